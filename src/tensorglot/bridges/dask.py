@@ -18,9 +18,10 @@ from tensorglot.arguments import as_names
 from tensorglot.errors import TensorNotFound, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.archive import Archive
+from tensorglot.operations._as_archive import as_archive
 from tensorglot.operations._executor import Reference, refer_to
 from tensorglot.operations._places import locate
-from tensorglot.operations.open import Opened, OpenOptions, open_source
+from tensorglot.operations.open import Opened, OpenOptions
 
 if TYPE_CHECKING:
     import dask.array
@@ -45,16 +46,12 @@ def open(
     """
     array = library("dask.array", "dask")
     source = locate(source, storage_options)
-    opened = source if isinstance(source, Archive) else open_source(source, OpenOptions())
-    try:
+    with as_archive(source) as opened:
         reference = refer_to(source, opened, OpenOptions())
         return {
             name: _array(array, _Lazy(reference, opened, name), chunks)
             for name in (opened if names is None else as_names(names, "names", "dask.names"))
         }
-    finally:
-        if opened is not source:
-            opened.close()
 
 
 def _array(array: Any, lazy: _Lazy, chunks: Any) -> dask.array.Array:

@@ -5,10 +5,11 @@ Says why a field cannot be read as one matrix, and what a migration would save.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from tensorglot.bson.sources import runs
+from tensorglot.operations._jsonable import Record
 from tensorglot.wire.bson_arrays import ArrayField, ArrayScan
 from tensorglot.wire.bson_fields import Fields, scan
 
@@ -16,7 +17,7 @@ __all__ = ["FieldReport", "inspect"]
 
 
 @dataclass(frozen=True, slots=True)
-class FieldReport:
+class FieldReport(Record):
     """One field of vectors, of arrays of numbers, or of both while it is being migrated."""
 
     name: str
@@ -40,9 +41,6 @@ class FieldReport:
     arrays_nbytes: int = 0
     saved_nbytes: int = 0
     """What a migration of the arrays would save; vectors take fewer bytes, and no key for each number."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "types": list(self.types)}
 
 
 def inspect(source: Any) -> list[FieldReport]:

@@ -8,7 +8,7 @@ interrupted run is completed by running it again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tensorglot.bson.lookup import refuse_nothing
 from tensorglot.bson.mongodb import Progress, pymongo_ids, require
 from tensorglot.bson.vector import encode
 from tensorglot.errors import TensorglotError
+from tensorglot.operations._jsonable import Record
 from tensorglot.wire.bson import ARRAY, BINARY, VECTOR_SUBTYPE, Column, find, kind_name, numbers, path_bytes, view
 from tensorglot.wire.bson_value import Raw, encode_document
 
@@ -34,7 +35,7 @@ _TYPE_NAMES = {0x01: "double", 0x10: "int", 0x12: "long"}
 
 
 @dataclass(frozen=True, slots=True)
-class Migration:
+class Migration(Record):
     """What `migrate` did, or would do with `dry_run`."""
 
     dry_run: bool
@@ -61,7 +62,7 @@ class Migration:
 
     def to_dict(self) -> dict[str, Any]:
         reasons = [{"id": str(own_id), "reason": reason} for own_id, reason in self.reasons]
-        return {**asdict(self), "saved_nbytes": self.saved_nbytes, "reasons": reasons}
+        return {**Record.to_dict(self), "saved_nbytes": self.saved_nbytes, "reasons": reasons}
 
 
 def migrate(

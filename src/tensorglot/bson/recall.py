@@ -19,6 +19,7 @@ from tensorglot.bson.coerce import coerce_vector
 from tensorglot.bson.nearest import Metric, nearest
 from tensorglot.bson.quantize import quantize
 from tensorglot.errors import InputError
+from tensorglot.operations._jsonable import Record
 
 __all__ = ["Recall", "RecallRow", "recall"]
 
@@ -28,7 +29,7 @@ _SIZES = (1, 10, 100)
 
 
 @dataclass(frozen=True, slots=True)
-class RecallRow:
+class RecallRow(Record):
     """One way to search."""
 
     name: str
@@ -40,7 +41,7 @@ class RecallRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class Recall(Record):
     """Recall at several k, against the exact search in float32."""
 
     vectors: int
@@ -51,11 +52,6 @@ class Recall:
     nbytes: int
     """Size of the float32 vectors."""
     rows: tuple[RecallRow, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        names = ("vectors", "columns", "queries", "metric", "nbytes")
-        rows = [{"name": row.name, "nbytes": row.nbytes, "recalls": list(row.recalls)} for row in self.rows]
-        return {**{name: getattr(self, name) for name in names}, "k": list(self.k), "rows": rows}
 
 
 def recall(

@@ -32,13 +32,14 @@ from tensorglot.bson.writing import Survey, WritePlan, dump, write_batches
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.place import as_place
+from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.wire.bson_vector import Row
 
 __all__ = ["Transfer", "transfer"]
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Record):
     """What `transfer` moved, or would move with `dry_run`."""
 
     key: str
@@ -59,9 +60,8 @@ class Transfer:
         return self.written.ok
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("vectors", "count", "dtype", "ids", "ranges")
-        own = {name: getattr(self, name) for name in names}
-        return {"name": self.key, **own, "fields": list(self.fields), **self.written.to_dict()}
+        own = field_dict(self, "vectors", "count", "dtype", "ids", "ranges", "fields")
+        return {"name": self.key, **own, **self.written.to_dict()}
 
 
 def transfer(

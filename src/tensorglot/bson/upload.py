@@ -17,6 +17,7 @@ from tensorglot.bson.embeddings import BATCH_NBYTES, ID, Embeddings
 from tensorglot.bson.mongodb import Progress, require
 from tensorglot.errors import InputError
 from tensorglot.model.payload import as_bytes
+from tensorglot.operations._jsonable import Record
 from tensorglot.wire.bson import BINARY, DOCUMENT, VECTOR_SUBTYPE, find, path_bytes, view
 from tensorglot.wire.bson_template import STORED_MAX_NBYTES
 from tensorglot.wire.bson_value import DOUBLE, INT32, INT64, Raw, decode_value, encode_document
@@ -35,7 +36,7 @@ _DUPLICATE = 11000
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class Written(Record):
     """What was written, or would be with `dry_run`."""
 
     rows: int
@@ -58,9 +59,8 @@ class Written:
         return not (self.conflicts or self.missing or self.failed)
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("rows", "dry_run", "inserted", "updated", "unchanged", "conflicts", "missing", "failed")
         reasons = [{"id": own_id, "reason": reason} for own_id, reason in self.reasons]
-        return {**{name: getattr(self, name) for name in names}, "reasons": reasons}
+        return {**Record.to_dict(self), "reasons": reasons}
 
 
 Tree: TypeAlias = "dict[bytes, list[bytes] | Tree]"

@@ -80,7 +80,7 @@ class add_path_to_errors:  # noqa: N801
 
     __slots__ = ("_path",)
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | Place | None) -> None:
         self._path = path
 
     def __enter__(self) -> None: ...
@@ -89,6 +89,7 @@ class add_path_to_errors:  # noqa: N801
         path = self._path
         if error is None or path is None:
             return
+        path = path.shown if isinstance(path, Place) else path
         if isinstance(error, TensorglotError) and error.path in (None, absolute(path)):
             error.path = path
         elif isinstance(error, OSError) and error.filename is None:

@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol
 from tensorglot.errors import InputError
 from tensorglot.io.local import Stamp, file_stamp
 from tensorglot.io.pieces import Piece
-from tensorglot.io.place import as_place
+from tensorglot.io.place import Place, as_place
 from tensorglot.io.sink import AtomicFile, Writable
 from tensorglot.io.stream import write_stream
 
@@ -58,14 +58,13 @@ def open_target(
 
 def version_read(source: object, target: Writable) -> Stamp | str | None:
     """The version of the target that a source was opened at: its stamp or ETag; None if it is not the target."""
-    if not isinstance(target, (str, os.PathLike)):
+    if not isinstance(target, Place):
         return None
-    place = as_place(target)
-    if not place.remote:
-        return file_stamp(source, place)
+    if not target.remote:
+        return file_stamp(source, target.text)
     from tensorglot.io.remote import RemoteSource
 
-    if isinstance(source, RemoteSource) and source.path == place.text and source.version:
+    if isinstance(source, RemoteSource) and source.path == target.text and source.version:
         return source.version[1]
     return None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, count, pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -116,7 +116,7 @@ class Index:
     @cached_property
     def positions(self) -> dict[str, int]:
         """Name to position in `names`. Readers have refused duplicates."""
-        return dict(zip(self.names, range(len(self.names)), strict=True))
+        return dict(zip(self.names, count(), strict=False))
 
     def rows(self, tensor: int) -> range:
         if self.first_rows is None:
@@ -188,7 +188,9 @@ class Index:
         )
 
     def take(self, tensors: NDArray[np.int64]) -> Index:
-        """The index of some of the tensors, in the order given."""
+        """The index of some of the tensors, in the order given; itself for all of them in their order."""
+        if np.array_equal(tensors, np.arange(len(self.row_offsets) - 1)):
+            return self
         rows, first_rows = tensors, None
         if self.first_rows is not None:
             rows, first_rows = take_shapes(np.arange(len(self.dtypes)), self.first_rows, tensors)
@@ -236,7 +238,7 @@ class Index:
     @property
     def row_offsets(self) -> NDArray[np.int64]:
         """`first_rows`, also where each tensor has one row."""
-        return np.arange(len(self.names) + 1) if self.first_rows is None else self.first_rows
+        return np.arange(len(self.dtypes) + 1) if self.first_rows is None else self.first_rows
 
 
 _NO_TENSORS = Index(

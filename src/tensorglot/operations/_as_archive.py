@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import count
 from operator import attrgetter
@@ -48,16 +48,11 @@ _PLAIN = {
 """Types that are stored as they are in memory, for every value."""
 
 
-@contextmanager
-def as_archive(source: Given, options: OpenOptions = OpenOptions()) -> Iterator[Archive]:  # noqa: B008 (a constant)
+def as_archive(source: Given, options: OpenOptions = OpenOptions()) -> AbstractContextManager[Archive]:  # noqa: B008
     """What `locate` returns as an archive. One of the caller stays open; a file that is opened here is closed."""
     if isinstance(source, Archive):
-        yield source
-    elif isinstance(source, Mapping):
-        yield collect(source)
-    else:
-        with open_source(source, options) as archive:
-            yield archive
+        return nullcontext(source)
+    return nullcontext(collect(source)) if isinstance(source, Mapping) else open_source(source, options)
 
 
 def collect(

@@ -146,18 +146,19 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
     """The plan for an archive and the spec of the target's format."""
     losses: list[Loss] = []
     index = archive.index
-    every = list(index.names)
+    every = list(index.positions)
     names = select_names(every, options.select)
     new_names = rename_all(names, options.rename, every)
-    new_dtype = settle_dtypes(options.dtype, every)
+    new_dtype = None if options.dtype is None else settle_dtypes(options.dtype, every)
     save = options.save
     automatic = isinstance(save.checksum, str) and save.checksum == AUTO
-    if automatic and not options.sums:
-        losses += _checksum_losses(index, names, spec, version)
     metadata = index.metadata if options.metadata is None else options.metadata
     metadata = _expressible_metadata(metadata, spec, losses)
     schemes = _settle_schemes(index, names, every, options.quantize)
     planner = _Planner(index, spec, version, new_dtype, schemes)
+    if automatic and not spec.checksums_in(version):
+        automatic, save = False, replace(save, checksum=None)
+        losses += () if options.sums else planner.find_checksum_losses(names)
     steps: list[Step] = []
     for old, new in new_names.items():
         found = list(planner.find_losses(old))
@@ -191,18 +192,6 @@ def _name_losses(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss
         yield Loss("name", f"{spec.name} stores one tensor only", old, fatal=True)
     elif new != UNNAMED:
         yield Loss("name", f"{spec.name} stores no names: the tensor will be read as '{UNNAMED}'", old)
-
-
-def _checksum_losses(index: Index, names: list[str], spec: Format, version: str) -> Iterator[Loss]:
-    """One loss if the target stores no checksums and the source was given some."""
-    if index.checksums is None or spec.checksums_in(version):
-        return
-    texts = (index.checksums[row] for name in names for row in index.rows(index.positions[name]))
-    algorithm = next((text.partition(":")[0] for text in texts if text is not None), None)
-    if algorithm not in (None, "crc32"):  # every ZIP member has a crc32, whether it was asked for or not
-        yield Loss(
-            "checksum", f"{spec.name} cannot store the checksums of the source; a sidecar can: sums=True or --sums"
-        )
 
 
 def _expressible_metadata(
@@ -288,11 +277,23 @@ class _Planner:
         self._first_rows: list[int] = index.row_offsets.tolist()
         self._nbytes: list[int] = index.nbytes.tolist()
         self._shapes = index.shapes
+        self._lost_attributes = index.attributes if index.attributes and not spec.attributes else {}
         self._stored: list[int] = (index.ends - index.begins).tolist()
         self._dtypes = [None if code == UNKNOWN else TABLE[code] for code in index.dtypes.tolist()]
 
     def _rows(self, position: int) -> range:
         return range(self._first_rows[position], self._first_rows[position + 1])
+
+    def find_checksum_losses(self, names: list[str]) -> Iterator[Loss]:
+        """One loss if the source was given checksums, for a target that stores none."""
+        checksums = self._index.checksums
+        rows = (row for name in names for row in self._rows(self._positions[name]))
+        texts = () if checksums is None else (checksums[row] for row in rows)
+        algorithm = next((text.partition(":")[0] for text in texts if text is not None), None)
+        if algorithm not in (None, "crc32"):  # every ZIP member has a crc32, whether it was asked for or not
+            target = self._spec.name
+            text = f"{target} cannot store the checksums of the source; a sidecar can: sums=True or --sums"
+            yield Loss("checksum", text)
 
     def find_losses(self, name: str) -> Iterator[Loss]:
         """What the target cannot store of a tensor."""
@@ -313,7 +314,7 @@ class _Planner:
             hint = "; cast it to a float type to convert its real values" if can_dequantize(layout.name) else ""
             yield Loss("layout", f"{spec.name} cannot store layout '{escape(layout.name)}'{hint}", name, fatal=True)
             return
-        if not spec.attributes and index.attributes.get(position):
+        if self._lost_attributes.get(position):
             fields = ", ".join(map(escape, index.attributes[position]))
             yield Loss("attributes", f"{spec.name} cannot store attributes: {fields}", name)
         if layout is not None and layout.name.startswith(f"{spec.name}."):

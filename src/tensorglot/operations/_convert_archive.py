@@ -35,7 +35,7 @@ def make_archive(
     order = np.array([index.positions[step.source] for step in plan.steps], np.int64)
     codecs: dict[str, CastCodec | QuantizeCodec] = {}
     made: dict[str, tuple[Tensor, CastCodec | QuantizeCodec]] = {}
-    builder = IndexBuilder(archive.limits, "convert")
+    computed_rows: list[Tensor] = []
     for at, step in enumerate(plan.steps):
         if step.action not in ("cast", "dequantize", "quantize"):
             continue
@@ -46,8 +46,11 @@ def make_archive(
         order[at] = len(index.names) + len(codecs) - 1
         # Attributes that say how a tensor is quantized say nothing of its real values.
         own = tensor.attributes if step.action == "cast" else computed.attributes
-        builder.add_tensor(replace(computed, name=step.target, attributes=own))
-    if codecs:
+        computed_rows.append(replace(computed, name=step.target, attributes=own))
+    if computed_rows:
+        builder = IndexBuilder(archive.limits, "convert")
+        for tensor in computed_rows:
+            builder.add_tensor(tensor)
         index = Index.concat([index, builder.index(index.format)], format=index.format)
     kept = index.take(order)
     kept = replace(

@@ -56,7 +56,7 @@ def convert_elsewhere(
     strict: bool,
 ) -> list[Account]:
     """Writes the archive of a plan by workers. Returns what was done to values."""
-    jobs = _Jobs(executor, source, converted, plan, spec, strict)
+    jobs = _Jobs(executor, source, converted, plan, strict)
     if spec.container.raw_rows and isinstance(target, Place):
         sources = {converted.source, *converted.index.sources.values()} - {None}
         read = next((found for one in sources if (found := version_read(one, target)) is not None), None)
@@ -129,15 +129,12 @@ def _staging_file(target: Writable) -> Iterator[str]:
 class _Jobs:
     """The steps of a plan, cut into jobs."""
 
-    def __init__(
-        self, executor: Executor, source: Reference, converted: Archive, plan: Plan, spec: Format, strict: bool
-    ) -> None:
+    def __init__(self, executor: Executor, source: Reference, converted: Archive, plan: Plan, strict: bool) -> None:
         self._executor = executor
         self._source = source
         self._index = converted.index
         self._plan = replace(plan, save=SaveOptions(durable=plan.save.durable), metadata=None, losses=())
         self._progress = plan.save.progress
-        self._spec = spec
         self._strict = strict
 
     def run(self, path: str, offsets: NDArray[np.int64]) -> list[Account]:
@@ -150,7 +147,7 @@ class _Jobs:
         for part in batches(sizes):
             rows = slice(row_offsets[part.start], row_offsets[part.stop])
             plan = replace(self._plan, steps=tuple(replace(step, tied=None) for step in steps[part.start : part.stop]))
-            whole = (self._source, plan, self._spec.name, self._strict, path, offsets[rows].tolist())
+            whole = (self._source, plan, self._strict, path, offsets[rows].tolist())
             for piece in self._pieces(steps[part.start : part.stop], rows, sizes[part.start]):
                 jobs.append((*whole, piece))
                 done.append(piece[1] - piece[0] if piece is not None else sum(sizes[part.start : part.stop]))
@@ -174,16 +171,9 @@ class _Jobs:
 
 
 def _write_rows(
-    source: Reference,
-    plan: Plan,
-    format: str,
-    strict: bool,
-    path: str,
-    offsets: list[int],
-    piece: tuple[int, int] | None,
+    archive: Archive, plan: Plan, strict: bool, path: str, offsets: list[int], piece: tuple[int, int] | None
 ) -> list[Account]:
     """The job of a worker: writes the rows of some tensors, or a piece of one row."""
-    archive = source.open()
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         converted, codecs = make_archive(archive, plan, attributes=False, strict=strict, executor=None)
@@ -206,4 +196,3 @@ def _write_rows(
         return [replace(codec.account, tensor=name) for name, codec in codecs.items()]
     finally:
         os.close(fd)
-        source.close(archive)

@@ -149,25 +149,21 @@ def _own_steps(span: _Span, plan: Plan) -> tuple[_Span, Plan]:
 
 
 def _upload_span(
-    source: Reference, span: _Span, plan: Plan, strict: bool, upload: MultipartUpload
+    archive: Archive, span: _Span, plan: Plan, strict: bool, upload: MultipartUpload
 ) -> tuple[list[Account], list[str]]:
     """The job of a worker: makes the bytes of a span and sends them, a part at a time."""
-    archive = source.open()
-    try:
-        converted, codecs = make_archive(archive, plan, attributes=False, strict=strict, executor=None)
-        etags: list[str] = []
-        held = bytearray()
-        for segment in span.segments:
-            for data in _bytes_of(segment, converted):
-                held += data
-                while len(etags) + 1 < len(span.sizes) and len(held) >= span.sizes[len(etags)]:
-                    nbytes = span.sizes[len(etags)]
-                    etags.append(upload.send(span.first_part + len(etags), held[:nbytes]))
-                    del held[:nbytes]
-        etags.append(upload.send(span.first_part + len(etags), held))
-        return [replace(codec.account, tensor=name) for name, codec in codecs.items()], etags
-    finally:
-        source.close(archive)
+    converted, codecs = make_archive(archive, plan, attributes=False, strict=strict, executor=None)
+    etags: list[str] = []
+    held = bytearray()
+    for segment in span.segments:
+        for data in _bytes_of(segment, converted):
+            held += data
+            while len(etags) + 1 < len(span.sizes) and len(held) >= span.sizes[len(etags)]:
+                nbytes = span.sizes[len(etags)]
+                etags.append(upload.send(span.first_part + len(etags), held[:nbytes]))
+                del held[:nbytes]
+    etags.append(upload.send(span.first_part + len(etags), held))
+    return [replace(codec.account, tensor=name) for name, codec in codecs.items()], etags
 
 
 def _bytes_of(segment: _Segment, converted: Archive) -> Iterator[bytes | memoryview]:

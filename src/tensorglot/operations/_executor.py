@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -53,14 +53,16 @@ class Reference:
     def open(self) -> Archive:
         archive: Archive = self.source if isinstance(self.source, Archive) else open_source(self.source, self.options)
         if self.stamp is not None and file_stamp(archive.source) != self.stamp:
-            self.close(archive)
+            archive.close()
             raise change_error(self.source)
         return archive
 
-    def close(self, archive: Archive) -> None:
-        """Closes what `open` has opened, not an archive of the caller."""
-        if archive is not self.source:
-            archive.close()
+    @contextmanager
+    def opened(self) -> Iterator[Archive]:
+        """The archive for one job; one of the caller stays open."""
+        archive = self.open()
+        with nullcontext() if archive is self.source else archive:
+            yield archive
 
 
 def can_send(source: Given) -> bool:
@@ -103,7 +105,7 @@ def batches(nbytes: Sequence[int], most: int = JOB_NBYTES) -> Iterator[range]:
 
 
 def run_jobs(executor: Executor, work: Callable[..., T], jobs: Iterable[tuple[Any, ...]]) -> Iterator[T]:
-    """The results of `work(*job)`, in the order of the jobs."""
+    """The results of `work(*job)`, in the order of the jobs. References become the archives that a worker opens."""
     if not callable(getattr(executor, "submit", None)):
         raise InputError(f"an executor needs a method submit: {type(executor).__name__} has none", rule="executor.kind")
     waiting: deque[Any] = deque()
@@ -124,4 +126,5 @@ def run_jobs(executor: Executor, work: Callable[..., T], jobs: Iterable[tuple[An
 
 def _call(token: bytes, work: Callable[..., T], job: tuple[Any, ...]) -> T:
     """The token makes every call another one: Dask keeps the results of calls that are equal."""
-    return work(*job)
+    with ExitStack() as stack:
+        return work(*[stack.enter_context(one.opened()) if isinstance(one, Reference) else one for one in job])

@@ -34,10 +34,19 @@ class SaveOptions:
     durable: bool = True
     progress: Progress | bool | None = None
 
-    def __post_init__(self) -> None:
-        check_flags(durable=self.durable)
-        if self.level is not None:
-            object.__setattr__(self, "level", as_integer(self.level, "level", "save.level"))
+    @classmethod
+    def of(
+        cls,
+        compression: Choice,
+        level: int | None,
+        checksum: Choice,
+        durable: bool = True,
+        progress: Progress | bool | None = None,
+    ) -> SaveOptions:
+        """The arguments of a verb, checked; choices are checked by `settle`, progress when it starts."""
+        check_flags(durable=durable)
+        level = None if level is None else as_integer(level, "level", "save.level")
+        return cls(compression=compression, level=level, checksum=checksum, durable=durable, progress=progress)
 
     def settle(self, spec: Format, version: str, index: Index) -> WriteOptions:
         """The choice for each tensor; one that the format does not support is an error."""
@@ -66,10 +75,9 @@ class SaveOptions:
 
 def keep_checksums(index: Index, spec: Format, version: str) -> PerTensor:
     """What AUTO is for each tensor."""
-    fast = spec.fast_checksums.get(version)
-    if index.checksums is None:
+    fast, offered = spec.fast_checksums.get(version), spec.checksums_in(version)
+    if index.checksums is None or not offered:
         return PerTensor(fast)
-    offered = spec.checksums_in(version)
     found = ((index.checksums[row] or "").partition(":")[0] for row in index.row_offsets[:-1].tolist())
     kept = [algorithm if algorithm in offered else fast for algorithm in found]
     default = kept[0] if len(set(kept)) == 1 else fast

@@ -127,14 +127,12 @@ def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
     return found
 
 
-def settle_dtypes(dtype: DTypes | None, names: Sequence[str]) -> NewDType | None:
-    """A function for the new type of each tensor; None if all keep theirs.
+def settle_dtypes(dtype: DTypes, names: Sequence[str]) -> NewDType:
+    """A function for the new type of each tensor.
 
     A single type is for tensors of its kind: a float for real numbers, an integer for
     integers. A mapping from names or patterns to types is for all tensors that match.
     """
-    if dtype is None:
-        return None
     if isinstance(dtype, Mapping):
         patterns = cast("Mapping[str, DTypeLike | DType]", dtype)
         chosen = {name: dtype_of(new, name) for name, new in by_pattern(patterns, names).items()}

@@ -106,7 +106,7 @@ def find_in_folder(folder: Folder) -> Place:
 def open_shards(place: Place, limits: Limits, strict: bool, open_file: Callable[[Place], Archive]) -> Index:
     """All shards of the index at a place as one index; `open_file` opens one file."""
     files: dict[Stamp, str] = {}
-    with add_path_to_errors(place.shown), ExitStack() as on_error:
+    with add_path_to_errors(place), ExitStack() as on_error:
         shards = _read_index(source_for(place), limits)
         notes = _stray_shards(place, shards)
         places = {shard: file_named_by(place, shard) for shard in shards}

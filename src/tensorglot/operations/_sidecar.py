@@ -147,7 +147,7 @@ def read_sidecar(file: Place, limits: Limits) -> Sums | None:
         source = source_for(place)
     except FileNotFoundError:
         return None
-    with add_path_to_errors(place.shown):
+    with add_path_to_errors(place):
         if source.size > limits.header_or():
             raise LimitError(f"a sidecar of {source.size} bytes exceeds Limits.header_nbytes", rule="sums.limit")
         return _parse(source.read_bytes(0, source.size))

@@ -117,7 +117,7 @@ def convert(
         quantize=quantize,
         metadata=metadata,
         sums=sums,
-        save=SaveOptions(compression=compression, level=level, checksum=checksum, durable=durable, progress=progress),
+        save=SaveOptions.of(compression, level, checksum, durable, progress),
     )
     begun = time.perf_counter()
     spec, version = for_target(target, format)

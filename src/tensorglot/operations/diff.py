@@ -22,7 +22,7 @@ from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import EXACT, Comparison, Tolerance, compare, compare_streams
 from tensorglot.operations._dequantize import can_dequantize, real_values
 from tensorglot.operations._equal_rows import find_equal_rows
-from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import JOB_NBYTES, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
@@ -137,11 +137,8 @@ def diff(
         if executor is None:
             results = ordered_map(lambda part: tensor_changes(part, one, two, tolerance), parts)
         else:
-            both = (
-                refer_to(a, one, options),
-                refer_to(b, two, options),
-            )
-            results = run_jobs(executor, _compare_elsewhere, [(*both, part, tolerance) for part in parts])
+            both = refer_to(a, one, options), refer_to(b, two, options)
+            results = run_jobs(executor, tensor_changes, [(part, *both, tolerance) for part in parts])
         with start_progress(progress, "comparing") as report:
             for part, found in zip(ranges, results, strict=True):
                 equal += len(part) - len({change.tensor for change in found})
@@ -156,16 +153,6 @@ def tensor_changes(names: list[str], one: Archive, two: Archive, tolerance: Tole
     """The changes of some tensors. Most are equal, which their rows tell."""
     equal = find_equal_rows(one, two, names)
     return [change for name in names if name not in equal for change in _changes_of(name, one, two, tolerance)]
-
-
-def _compare_elsewhere(a: Reference, b: Reference, names: list[str], tolerance: Tolerance) -> list[Change]:
-    """The job of a worker."""
-    one, two = a.open(), b.open()
-    try:
-        return tensor_changes(names, one, two, tolerance)
-    finally:
-        a.close(one)
-        b.close(two)
 
 
 def _tolerance(atol: object, rtol: object) -> Tolerance:

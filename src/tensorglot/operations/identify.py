@@ -19,7 +19,7 @@ from tensorglot.model.dtypes import TABLE
 from tensorglot.model.types.algebra import dense
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import JOB_NBYTES, batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._places import locate
@@ -92,7 +92,7 @@ def identify(
             results: Iterator[_Found] = (_identify(archive, part) for part in parts)
         else:
             reference = refer_to(source, archive, options)
-            results = run_jobs(executor, _identify_elsewhere, [(reference, part) for part in parts])
+            results = run_jobs(executor, _identify, [(reference, part) for part in parts])
         total, done = sum(sizes), 0
         for part, (cids, wrong, unknown) in zip(ranges, results, strict=True):
             found |= cids
@@ -144,12 +144,3 @@ def _identify_small(archive: Archive, names: Sequence[str]) -> dict[str, bytes]:
         block = array_block(text, len(piece), block_cid(piece))
         found[index.names[row]] = bytes(block_cid(block, DAG_CBOR))
     return found
-
-
-def _identify_elsewhere(source: Reference, names: Sequence[str]) -> _Found:
-    """The job of a worker."""
-    archive = source.open()
-    try:
-        return _identify(archive, names)
-    finally:
-        source.close(archive)

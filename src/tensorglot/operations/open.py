@@ -164,7 +164,7 @@ def _open_file(
     """Opens one file, which is not an index of shards."""
     place = source if isinstance(source, Place) else None
     limits = options.limits
-    with add_path_to_errors(None if place is None else place.shown):
+    with add_path_to_errors(place):
         opened = source_for(source, options.backend)
         try:
             name = None if place is None else place.name

@@ -55,13 +55,7 @@ def save(
     """
     if isinstance(target, Mapping):
         raise InputError("the target comes first: save(target, tensors)", rule="save.target")
-    options = SaveOptions(
-        compression=compression,
-        level=level,
-        checksum=checksum,
-        durable=durable,
-        progress=progress,
-    )
+    options = SaveOptions.of(compression, level, checksum, durable, progress)
     save_archive(locate(target, storage_options), collect(tensors, metadata, attributes), format, options)
 
 
@@ -79,7 +73,7 @@ def dumps(
     """The bytes that `save` would write. `format` is required: there is no suffix."""
     spec, version = for_target(None, format)
     archive = collect(tensors, metadata, attributes)
-    options = SaveOptions(compression=compression, level=level, checksum=checksum)
+    options = SaveOptions.of(compression, level, checksum)
     settled = prepare(archive, spec, version, options)
     _warn_of_copies(archive, spec, stacklevel=2)
     with follow(spec.write(archive, settled), int(archive.index.nbytes.sum()), progress, "encoding") as chunks:

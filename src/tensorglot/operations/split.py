@@ -211,7 +211,7 @@ def merge(
     are URLs.
     """
     opening = OpenOptions.of(limits=limits)
-    options = SaveOptions(compression=compression, level=level, checksum=checksum, durable=durable, progress=progress)
+    options = SaveOptions.of(compression, level, checksum, durable, progress)
     target, *given = locate_each(storage_options, target, *_as_sources(sources))
     spec, version = for_target(target, format)
     with ExitStack() as stack:

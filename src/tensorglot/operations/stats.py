@@ -23,7 +23,7 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._dequantize import values_by_part
 from tensorglot.operations._distribution import Distribution, Tally
-from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._places import locate
@@ -132,20 +132,16 @@ def stats(
         rows: list[TensorStats] = []
         parts = list(batches(sizes))
         jobs = [(reference, names[part.start : part.stop]) for part in parts]
-        for part, found in zip(parts, run_jobs(executor, _rows_elsewhere, jobs), strict=True):
+        for part, found in zip(parts, run_jobs(executor, _list_rows, jobs), strict=True):
             rows += found
             if report is not None:
                 report(sum(sizes[: part.stop]), sum(sizes))
         return Stats(archive.format, tuple(rows))
 
 
-def _rows_elsewhere(source: Reference, names: list[str]) -> list[TensorStats]:
+def _list_rows(archive: Archive, names: list[str]) -> list[TensorStats]:
     """The job of a worker."""
-    archive = source.open()
-    try:
-        return list(_rows(archive, names, None))
-    finally:
-        source.close(archive)
+    return list(_rows(archive, names, None))
 
 
 def _rows(archive: Archive, names: Sequence[str], progress: Progress | None) -> Iterator[TensorStats]:

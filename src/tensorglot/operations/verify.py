@@ -233,13 +233,9 @@ def _look_elsewhere(
 
 
 def _look_as_worker(
-    source: Reference, tensors: range, sidecar: Place | None, limits: Limits, deep: bool
+    archive: Archive, tensors: range, sidecar: Place | None, limits: Limits, deep: bool
 ) -> tuple[list[Problem], list[Checked]]:
-    archive = source.open()
-    try:
-        return _look(archive, sidecar, limits, deep, _Seen(None), tensors)
-    finally:
-        source.close(archive)
+    return _look(archive, sidecar, limits, deep, _Seen(None), tensors)
 
 
 def _read_all(archive: Archive, seen: _Seen) -> list[Checked]:

@@ -152,9 +152,7 @@ class Writer:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         check_flags(append=append, in_place=in_place)
-        self._options = SaveOptions(
-            compression=compression, level=level, checksum=checksum, durable=durable, progress=progress
-        )
+        self._options = SaveOptions.of(compression, level, checksum, durable, progress)
         self._target = target = locate(target, storage_options)
         self._in_place = in_place
         if in_place and not append:
