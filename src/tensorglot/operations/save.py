@@ -26,6 +26,7 @@ from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, follow
+from tensorglot.operations._sidecar import drop_sidecar
 
 __all__ = ["check_metadata", "dumps", "prepare", "save", "save_archive", "write_archive"]
 
@@ -106,6 +107,7 @@ def write_archive(
             if not settled.compression.choices or (isinstance(target, Place) and target.remote):
                 file.reserve(total)
             file.write(chunks)
+    drop_sidecar(target)
 
 
 def _warn_of_copies(archive: Archive, spec: Format, stacklevel: int) -> None:
