@@ -18,6 +18,7 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
+from tensorglot.model.layouts import user_attributes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Span, as_bytes
 from tensorglot.model.tensor import NESTED
@@ -155,9 +156,10 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
             )
         if layout.name == NESTED:
             text_of(layout.type)
-    if index.attributes and not spec.attributes:
-        name = index.names[next(iter(index.attributes))]
-        raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)
+    for position in () if spec.attributes else index.attributes:
+        if user_attributes(index, position):
+            name = index.names[position]
+            raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)
     return settled
 
 
