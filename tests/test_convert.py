@@ -209,6 +209,24 @@ def test_losses_are_named_and_refused(case: str, target: Path) -> None:
     assert {name: array.tolist() for name, array in tg.load(target).items()} == left
 
 
+@pytest.mark.parametrize("format", [spec.name for spec in tg.formats() if spec.writes])
+@pytest.mark.parametrize("value", [np.ones((2, 3), np.float32), [[1], [2, 3]]], ids=["dense", "ragged"])
+def test_attributes_are_stored_or_lost_as_the_format_says(format: str, value: Any) -> None:
+    spec = next(spec for spec in tg.formats() if spec.name == format)
+    if not spec.holds_layout(tg.dynd.array(value).layout):
+        return
+    source = tg.open(tg.dumps({"data": value}, format="ztensor", checksum=None, attributes={"data": {"unit": "m"}}))
+    for dry_run in (True, False):
+        report = tg.convert(source, out := io.BytesIO(), format=format, on_loss="drop", dry_run=dry_run)
+        assert [loss.kind for loss in report.losses] == ([] if spec.attributes else ["attributes"])
+    found = tg.open(out.getvalue(), format=format)["data"]
+    assert (found.cid(), found.attributes.get("unit")) == (source["data"].cid(), "m" if spec.attributes else None)
+    if not spec.attributes:
+        with pytest.raises(tg.UnsupportedError) as caught:
+            tg.convert(source, io.BytesIO(), format=format)
+        assert caught.value.rule == "convert.attributes"
+
+
 def test_metadata_is_carried_replaced_or_made_text(source: Path, target: Path) -> None:
     def found() -> Any:
         with tg.open(target) as archive:

@@ -167,6 +167,7 @@ def test_a_sidecar_goes_along(format: str, tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a value that is no text": ("bintensors@0", {"metadata": {"n": 3}}, "save.metadata"),
     "a key that is no text": ("ztensor@2", {"metadata": {3: "n"}}, "save.metadata"),
+    "a key that is set and removed": ("ztensor@2", {"metadata": {"k": "new"}, "remove": ["k"]}, "edit.remove"),
     "no metadata in the format": ("dynd@1", {"metadata": {"k": "v"}}, "save.metadata"),
 }
 

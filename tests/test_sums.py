@@ -6,6 +6,8 @@ import io
 import json
 import os
 import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tensorglot as tg
+import tensorglot.numpy
 from arrays import random_tensors
 from tensorglot.cli import commands
 from tensorglot.wire.checksums import ALGORITHMS, Checksum, hasher
@@ -115,15 +118,76 @@ def test_reads_are_checked_too(path: Path) -> None:
 
 def test_a_sidecar_of_another_file(path: Path) -> None:
     tg.verify(path, sums="write")
-    tg.save(path, {"w": np.zeros(3)})
+    path.write_bytes(tg.dumps({"w": np.zeros(3)}, format="bintensors"))
     assert [problem.rule for problem in tg.verify(path).problems] == ["sums.size"]
     with pytest.raises(tg.IntegrityError, match="for a file of"):
         tg.open(path, verify="auto")
-    tg.save(path, {name.replace("w", "v"): array for name, array in TENSORS.items()}, metadata={"k": "v"})
+    renamed = {name.replace("w", "v"): array for name, array in TENSORS.items()}
+    path.write_bytes(tg.dumps(renamed, format="bintensors", metadata={"k": "v"}))
     problems = tg.verify(path).problems
     assert [problem.rule for problem in problems] == ["sums.names"]
     assert tg.verify(path, sums="write").ok
     assert tg.verify(path).ok
+
+
+def write(path: Path, tensors: dict[str, Any]) -> None:
+    with tg.Writer(path) as out:
+        for name, array in tensors.items():
+            out.add(name, array)
+
+
+def patch(path: Path, tensors: dict[str, Any]) -> None:
+    tg.store.delta(path, tensors, path.with_name("new.tgdelta"))
+    tg.store.patch(path.with_name("new.tgdelta"), path, path)
+
+
+def convert_elsewhere(path: Path, tensors: dict[str, Any]) -> None:
+    tg.save(path.with_name("new.zt"), tensors)
+    with ThreadPoolExecutor(1) as executor:
+        tg.convert(path.with_name("new.zt"), path, executor=executor)
+
+
+REPLACING: dict[str, Callable[[Path, dict[str, Any]], object]] = {
+    "save": tg.save,
+    "Writer": write,
+    "convert": lambda path, tensors: tg.convert(tensors, path),
+    "convert by workers": convert_elsewhere,
+    "merge": lambda path, tensors: tg.merge([tensors], path),
+    "patch": patch,
+    "save_file": lambda path, tensors: tensorglot.numpy.save_file(tensors, path),
+}
+
+
+@pytest.mark.parametrize("verb", REPLACING)
+def test_a_file_that_is_replaced_can_be_read(verb: str, path: Path) -> None:
+    tg.verify(path, sums="write")
+    new = {name: array + array.dtype.type(1) for name, array in TENSORS.items()}
+    REPLACING[verb](path, new)
+    assert tg.diff(tg.load(path), new).same
+    assert not sidecar_path(path).exists()
+
+
+def test_a_failed_save_leaves_the_sidecar(path: Path) -> None:
+    tg.verify(path, sums="write")
+    with pytest.raises(tg.UnsupportedError):
+        tg.save(path, {"w": [[1], [2, 3]]})
+    assert tg.verify(path).checksums > 0
+
+
+@pytest.mark.parametrize("contents", [b"", b"xxh3 of something else"])
+def test_a_file_that_only_has_the_name_of_a_sidecar_is_left_alone(contents: bytes, path: Path) -> None:
+    sidecar_path(path).write_bytes(contents)
+    tg.save(path, TENSORS)
+    assert sidecar_path(path).read_bytes() == contents
+
+
+def test_a_link_at_the_name_of_a_sidecar_is_left_alone(path: Path) -> None:
+    tg.verify(path, sums="write")
+    moved = sidecar_path(path).rename(path.with_name("elsewhere"))
+    sidecar_path(path).symlink_to(moved)
+    tg.save(path, TENSORS)
+    assert sidecar_path(path).is_symlink()
+    assert moved.exists()
 
 
 @pytest.mark.parametrize("format", WRITABLE)

@@ -34,7 +34,7 @@ from tensorglot.dynd.codec.inputs import Stream
 from tensorglot.dynd.schema import Node, check_readable, plan_of
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
-from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
@@ -293,10 +293,6 @@ def inspect(archive: Archive) -> Iterator[FormatError]:
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    for position, attributes in archive.index.attributes.items():
-        if attributes.keys() - {TYPE_ATTRIBUTE}:
-            name = archive.index.names[position]
-            raise UnsupportedError("dynd does not support attributes", rule="save.attributes", tensor=name)
     plain = _plain_rows(archive)
     types = _tensor_types(archive, plain)
     names = list(archive.index.names)

@@ -382,7 +382,6 @@ _SPECS: tuple[Format, ...] = (
         versions=("1",),
         writes=("1",),
         suffixes=(".dynd",),
-        attributes=True,
         layouts=("dense", "nested"),
         notes={"1": "a DyND array[Any]; read by tensorglot"},
     ),

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tensorglot.arrays import distinct
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of
+from tensorglot.model.index import Index
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
 from tensorglot.model.types.algebra import Fixed, Type, Void, dense
 from tensorglot.model.types.text import parse_canonical
@@ -38,6 +39,7 @@ __all__ = [
     "check_values",
     "describe_codes",
     "replace_attributes",
+    "user_attributes",
 ]
 
 CSR = "zt.sparse_csr/1"
@@ -87,6 +89,13 @@ def arrange(
         return rules(shape, pieces, attributes)
     except FormatError as error:
         raise FormatError(f"{escape(layout)}: {error.message}", rule=error.rule, tensor=tensor, offset=offset) from None
+
+
+def user_attributes(index: Index, tensor: int) -> list[str]:
+    """The attributes of a tensor that do not describe its parts."""
+    layout = index.layouts.get(tensor)
+    description = () if layout is None else DESCRIPTION.get(layout.name, ())
+    return [key for key in index.attributes.get(tensor, ()) if key not in description]
 
 
 def replace_attributes(layout: str, own: Mapping[str, Any], new: Mapping[str, Any], tensor: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes,
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
+from tensorglot.model.layouts import user_attributes
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
 from tensorglot.operations._jsonable import Record, field_dict
@@ -314,8 +315,8 @@ class _Planner:
             hint = "; cast it to a float type to convert its real values" if can_dequantize(layout.name) else ""
             yield Loss("layout", f"{spec.name} cannot store layout '{escape(layout.name)}'{hint}", name, fatal=True)
             return
-        if self._lost_attributes.get(position):
-            fields = ", ".join(map(escape, index.attributes[position]))
+        if self._lost_attributes and (lost := user_attributes(index, position)):
+            fields = ", ".join(map(escape, lost))
             yield Loss("attributes", f"{spec.name} cannot store attributes: {fields}", name)
         if layout is not None and layout.name.startswith(f"{spec.name}."):
             return  # a layout of the format's own: its parts are not tensors there, and have none of its element types

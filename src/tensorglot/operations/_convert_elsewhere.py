@@ -38,6 +38,7 @@ from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, run_
 from tensorglot.operations._file_layout import RowPlace, file_layout
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._progress import start_progress
+from tensorglot.operations._sidecar import drop_sidecar
 from tensorglot.operations.save import write_archive
 from tensorglot.threads import Executor
 
@@ -69,7 +70,9 @@ def convert_elsewhere(
                         offsets[chunk.row] = file.skip(chunk.nbytes)
                     else:
                         file.write([chunk])
-                return jobs.run(file.path, offsets)
+                accounts = jobs.run(file.path, offsets)
+            drop_sidecar(target)
+            return accounts
         from tensorglot.io.multipart import multipart_upload
 
         upload = multipart_upload(target.text, target.options)

@@ -18,6 +18,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +27,7 @@ import numpy as np
 from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.local import add_path_to_errors, change_error, file_stamp, stamp_of
 from tensorglot.io.place import Place, as_place
+from tensorglot.io.sink import Writable
 from tensorglot.io.source import source_for
 from tensorglot.io.target import open_target
 from tensorglot.limits import Limits
@@ -42,6 +44,7 @@ __all__ = [
     "check_rest",
     "check_sidecar",
     "check_target",
+    "drop_sidecar",
     "move_sidecar",
     "read_sidecar",
     "sidecar_of",
@@ -54,6 +57,7 @@ ALGORITHM = "xxh3"
 _REWRITE = "write it again with `tensorglot verify --write-sums`, or remove it"
 _IGNORE = Hint("or pass verify='never' to ignore it", "")
 _READ_NBYTES = 1 << 20
+_MAGIC = b"tensorglot-sums "
 _HEAD = re.compile(rb"tensorglot-sums 1 (0|[1-9][0-9]{0,18})\n", re.ASCII)
 _LINE = re.compile(rb'([a-z0-9]+:[0-9a-zA-Z]+) (?:-|("(?:[^"\\\n]|\\.)*")(?: ("(?:[^"\\\n]|\\.)*"))?)\n', re.ASCII)
 
@@ -97,6 +101,26 @@ def write_sidecar(archive: Archive, file: Place) -> None:
 def move_sidecar(archive: Archive, file: Place, sums: Sums) -> None:
     """Writes the sidecar of an edited file: the tensors have the checksums of `sums`, the other bytes new ones."""
     _write(archive, file, sums.tensors, sums.rest.partition(":")[0])
+
+
+def drop_sidecar(target: Writable) -> None:
+    """Removes the sidecar of a file that has been replaced, since it has the checksums of the old contents.
+
+    One that cannot be removed is an error when the file is read, not here, where it is already saved.
+    """
+    if not isinstance(target, (str, os.PathLike)) or (file := as_place(target)).remote:
+        return
+    path = f"{file.text}{SUFFIX}"
+    if not os.access(path, os.F_OK):
+        return
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            ours = os.read(fd, len(_MAGIC)) == _MAGIC
+        finally:
+            os.close(fd)
+        if ours:
+            Path(path).unlink()
 
 
 def _write(archive: Archive, file: Place, tensors: Mapping[Key, str], algorithm: str) -> None:

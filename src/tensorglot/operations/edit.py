@@ -269,6 +269,8 @@ def _changed(
         check_metadata(metadata, spec)
     new = {**old, **(metadata or {})}
     for key in remove:
+        if key in (metadata or {}):
+            raise InputError(f"the key '{escape(key)}' is both set and removed", rule="edit.remove")
         if key not in old:
             raise InputError(f"the metadata has no key '{escape(key)}'", rule="edit.remove")
         new.pop(key, None)

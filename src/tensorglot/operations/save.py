@@ -18,6 +18,7 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
+from tensorglot.model.layouts import user_attributes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Span, as_bytes
 from tensorglot.model.tensor import NESTED
@@ -26,6 +27,7 @@ from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, follow
+from tensorglot.operations._sidecar import drop_sidecar
 
 __all__ = ["check_metadata", "dumps", "prepare", "save", "save_archive", "write_archive"]
 
@@ -100,6 +102,7 @@ def write_archive(
             if not settled.compression.choices or (isinstance(target, Place) and target.remote):
                 file.reserve(total)
             file.write(chunks)
+    drop_sidecar(target)
 
 
 def _warn_of_copies(archive: Archive, spec: Format, stacklevel: int) -> None:
@@ -147,9 +150,10 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
             )
         if layout.name == NESTED:
             text_of(layout.type)
-    if index.attributes and not spec.attributes:
-        name = index.names[next(iter(index.attributes))]
-        raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)
+    for position in () if spec.attributes else index.attributes:
+        if user_attributes(index, position):
+            name = index.names[position]
+            raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)
     return settled
 
 
