@@ -8,7 +8,7 @@ operation that changes something; a temporary file may stay then, and nothing el
 `python tests/fault_sweeps.py` runs all actions with every errno, a migration in MongoDB
 included, and prints how many faults struck and how many processes were killed.
 `python tests/fault_sweeps.py system-calls` kills each action at every system call that
-changes something, through strace, in a process of its own: also between what Python does.
+changes something, through strace, in a fork: also between what Python does.
 
 Removing is not failed: a file that cannot be removed stays, whoever made it.
 """
@@ -39,7 +39,7 @@ from stores import stray_files
 from tensorglot import report
 from tensorglot.io.sink import is_temporary
 from tensorglot.store import Store
-from traced import CALLS, Traced
+from traced import CALLS, TracedCall
 
 __all__ = [
     "ACTIONS",
@@ -257,18 +257,16 @@ def kill(folder: Path, name: str, every: int = 1) -> int:
 def kill_at_calls(folder: Path, name: str, every: int = 1) -> int:
     """Kills an action at every system call that changes something, or every so many. Returns how often."""
     start, work = folder / "start", folder / "work"
-
-    def program() -> Traced:
-        copy(start, work)
-        return Traced([sys.executable, __file__, "do", name, str(work)], f"{CALLS},flock,mkdir,rmdir,unlink,write")
-
+    action = TracedCall(lambda: ACTIONS[name](work), f"{CALLS},flock,mkdir,rmdir,unlink,write")
     before = tree(start)
-    calls = program().system_calls()
+    copy(start, work)
+    calls = action.system_calls()
     after = tree(work)
     assert before != after, "it changes nothing"
     outcomes = []
     for at in range(every // 2, len(calls), every):
-        program().kill(calls, at)
+        copy(start, work)
+        action.kill(calls, at)
         now = {path: data for path, data in tree(work).items() if not is_temporary(path.partition(os.sep)[0])}
         assert now in (before, after), (name, at, calls[at], sorted(now.keys() ^ before.keys()))
         outcomes.append(now == after)
@@ -279,13 +277,13 @@ def kill_at_calls(folder: Path, name: str, every: int = 1) -> int:
 def kill_store_at_calls(folder: Path, action: str, every: int = 1) -> int:
     """The same for a store."""
     start, work = folder / "prepared", folder / "work"
-    command = [sys.executable, str(store_actions.__file__), str(work), action]
+    traced = TracedCall(lambda: store_actions.ACTIONS[action](work), STORE_CALLS)
     copy(start, work)
-    calls = Traced(command, STORE_CALLS).system_calls()
+    calls = traced.system_calls()
     outcomes = []
     for at in range(every // 2, len(calls), every):
         copy(start, work)
-        Traced(command, STORE_CALLS).kill(calls, at)
+        traced.kill(calls, at)
         outcomes.append(store_actions.assert_intact(work, action, done=False))
     assert outcomes == sorted(outcomes), (action, "what has taken place is undone")
     return len(outcomes)
@@ -342,9 +340,6 @@ def main_system_calls(folder: Path) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["do"]:
-        ACTIONS[sys.argv[2]](Path(sys.argv[3]))
-        return
     total: Counter[str] = Counter()
     kills = 0
     with tempfile.TemporaryDirectory() as name:

@@ -7,6 +7,7 @@ bounded, whatever they share.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tensorglot.containers.table import UNNAMED
@@ -26,9 +27,14 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, An
     found: dict[str, Any] = {}
     visits = 1000 + pickle_nbytes // 2
     letters = 8 * pickle_nbytes + (4 << 20)
-    left = [("", 0, root)]
+    left: list[Iterator[tuple[str, Any]]] = [iter([("", root)])]
+    """What is still to visit, of each container on the way to the value."""
     while left:
-        name, depth, value = left.pop()
+        name, value = next(left[-1], (None, None))
+        if name is None:
+            left.pop()
+            continue
+        depth = len(left) - 1
         if isinstance(value, (list, tuple)):
             visits -= len(value)
             letters -= len(name) * len(value) + sum(len(item) for item in value if isinstance(item, (str, bytes)))
@@ -36,7 +42,7 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, An
                 raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
         children = _children(value)
         if children is not None:
-            left.extend((f"{name}.{key}" if depth else key, depth + 1, child) for key, child in reversed(children))
+            left.append(_named(f"{name}." if depth else "", children))
         elif name in found:
             raise FormatError(
                 "duplicate name: the keys of two values are equal when joined by dots",
@@ -49,13 +55,18 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, An
     return tensors, {name: value for name, value in found.items() if name not in tensors} or None
 
 
-def _children(value: Any) -> list[tuple[str, Any]] | None:
-    """Returns the items of a container with keys as text; None for a scalar or a list of scalars."""
+def _children(value: Any) -> Iterator[tuple[Any, Any]] | None:
+    """Returns the keys and items of a container; None for a scalar or a list of scalars."""
     if type(value) is Pairs and value:
-        return [(_key(key), child) for key, child in zip(value[::2], value[1::2], strict=True)]
+        return zip(value[::2], value[1::2], strict=True)
     if type(value) in (list, tuple) and not all(isinstance(item, _SCALARS) for item in value):
-        return [(str(i), item) for i, item in enumerate(value)]
+        return enumerate(value)
     return None
+
+
+def _named(prefix: str, children: Iterator[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    for key, child in children:
+        yield prefix + _key(key), child
 
 
 def _key(key: Any) -> str:

@@ -73,7 +73,7 @@ class Machine:
     def charge(self, count: int) -> None:
         """Counts values that are looked at again: a memo lets two bytes refer to a container of any size."""
         self.work += count
-        if self.work > 16 * (self.data.position - self.begin) + 4096:
+        if self.work > 4 * (self.data.position - self.begin) + 4096:
             raise LimitError(
                 "more work than a pickle of this size needs", rule="pt.pickle.bomb", offset=self.data.position
             )

@@ -1,0 +1,139 @@
+"""Rare files and values of zTensor: what limits say in every version, mixed checksums, parts that describe nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+import ztensor_builder as zt
+from ztensor_builder import entry
+
+
+def two_01() -> bytes:
+    return zt.file01([entry("a"), entry("b")])
+
+
+def two_1() -> bytes:
+    part = {"dtype": "u8", "offset": 64, "length": 4}
+    thing = {"shape": [4], "format": "dense", "components": {"data": part}}
+    return zt.file1({"version": "1.1.0", "objects": {"a": thing, "b": thing}})
+
+
+def two_2() -> bytes:
+    return zt.file2({"objects": {"a": zt.tensor(), "b": zt.tensor()}})
+
+
+@pytest.mark.parametrize("make", [two_01, two_1, two_2])
+def test_the_number_of_tensors_is_limited_in_every_version(make: Callable[[], bytes]) -> None:
+    assert list(tg.open(make(), limits=tg.Limits(tensors=2))) == ["a", "b"]
+    with pytest.raises(tg.LimitError) as caught:
+        tg.open(make(), limits=tg.Limits(tensors=1))
+    assert caught.value.rule == "ztensor.limit.tensors"
+
+
+@pytest.mark.parametrize("data", [b"", zt.MAGIC_01[:7]])
+def test_shorter_than_a_magic_number(data: bytes) -> None:
+    with pytest.raises(tg.TruncatedError) as caught:
+        tg.open(data, format="ztensor")
+    assert caught.value.rule == "ztensor.magic"
+
+
+def quantized(attributes: dict[str, Any]) -> bytes:
+    parts = {
+        "data": zt.part(blob=[4096, 4]),
+        "scales": zt.part(dtype="f16", blob=[8192, 8]),
+    }
+    form = {"bits": 8, "group_size": 1, "axis": 0, "scale_form": "f16_factors",
+            "packing": {"word": "u8", "per_word": 1, "order": "lsb_first"}, "zero_point": {"form": "none"}}  # fmt: skip
+    thing = zt.tensor(parts, layout="zt.quant_group/1", attributes=form | attributes)
+    return zt.file2({"objects": {"a": thing}}, bytes(4096 + 8))
+
+
+def test_attributes_that_describe_parts_are_limited() -> None:
+    """Those of other layouts are not decoded, and may be of any size."""
+    with pytest.raises(tg.LimitError) as caught:
+        tg.open(quantized({"note": "x" * 70_000}))
+    assert caught.value.rule == "ztensor.limit.attributes"
+    assert caught.value.tensor == "a"
+    plain = zt.file2({"objects": {"a": zt.tensor(attributes={"note": "x" * 70_000})}})
+    assert tg.open(plain)["a"].attributes == {"note": "x" * 70_000}
+
+
+CRC = "crc32c:0x92C80A31"
+CHECKSUMS: dict[str, tuple[list[str], str | None]] = {
+    "one algorithm": ([CRC, CRC], None),
+    "of two lengths": ([CRC, "sha256:" + 64 * "0"], "checksum.mismatch"),
+    "long and short": (["sha256:" + 64 * "0", CRC], "checksum.mismatch"),
+    "not ASCII, of one length": ([CRC, "é" + CRC[2:]], None),
+    "empty": (["", ""], "checksum.form"),
+}
+"""Checksums of b"abcd" twice, and the rule by which the values are refused; an unknown algorithm is not checked."""
+
+
+@pytest.mark.parametrize("what", CHECKSUMS)
+def test_checksums_of_all_forms_are_read_together(what: str) -> None:
+    texts, rule = CHECKSUMS[what]
+    data = zt.file01([entry(name, checksum=text) for name, text in zip("ab", texts, strict=True)])
+    assert [tensor.checksum for tensor in tg.open(data).values()] == texts
+    if rule is None:
+        assert tg.load(data)["b"].tobytes() == b"abcd"
+        return
+    with pytest.raises(tg.FormatError) as caught:
+        tg.load(data)
+    assert caught.value.rule == rule
+
+
+def part_01(name: str, part: str, **fields: Any) -> dict[str, Any]:
+    return entry(f"{name}#{part}", part_of=name, part=part, **fields)
+
+
+def test_a_dense_tensor_has_one_part_that_is_its_data() -> None:
+    """Anything else that says so is read as the tensors that are there."""
+    whole = {"logical_layout": "dense", "logical_shape": [4]}
+    other = zt.file01([part_01("w", "values", **whole)])
+    assert list(tg.open(other)) == ["w#values"]
+    assert list(tg.open(zt.file01([part_01("w", "data", **whole)]))) == ["w"]
+
+
+def test_a_part_of_an_unknown_type() -> None:
+    whole = {"logical_layout": "x.y/1", "logical_shape": [4]}
+    with tg.open(zt.file01([part_01("w", "p", logical_type="my.type", **whole)])) as archive:
+        assert archive["w"].layout == "x.y/1"
+        part = archive["w"].parts["p"]
+        assert (part.dtype, part.unknown_dtype) == (None, "my.type")
+        again = tg.open(tg.dumps(archive, format="ztensor@0.1"))["w"].parts["p"]
+        assert (again.unknown_dtype, bytes(again.payload.read(0, 4))) == ("my.type", b"abcd")
+
+
+@pytest.mark.parametrize(("shape", "what"), [
+    ([(1 << 63) - 1, 2], "2**63 bytes or more"), ([1 << 33, 1 << 31, 0], "2**64 or more"),
+])  # fmt: skip
+def test_products_beyond_what_a_file_can_have(shape: list[int], what: str) -> None:
+    """Below 2**64 elements, as the format allows, and of more bytes than there can be; and beyond that."""
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(zt.file2({"objects": {"a": zt.tensor(shape=shape)}}))
+    assert caught.value.rule == "ztensor.shape.product"
+    assert what in str(caught.value)
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+def test_keys_of_attributes_are_text(format: str) -> None:
+    """Also those of a tensor that somebody has made himself."""
+    with pytest.raises(tg.InputError) as caught:
+        tg.dumps({"a": np.zeros(2)}, format=format, attributes={"a": {1: 2}})
+    assert caught.value.rule == "save.attributes"
+    with pytest.raises(tg.InputError) as caught:
+        tg.dumps({"a": replace(tg.dynd.array(np.zeros(2)), attributes={1: 2})}, format=format)
+    assert caught.value.rule == "ztensor.write.attribute"
+
+
+def test_more_dimensions_than_version_2_has() -> None:
+    index = zt.file01([entry("a", shape=[1] * 65, size=1)])
+    with tg.open(index, limits=tg.Limits(rank=65)) as archive, pytest.raises(tg.UnsupportedError) as caught:
+        tg.dumps(archive, format="ztensor@2")
+    assert caught.value.rule == "ztensor.write.shape"
