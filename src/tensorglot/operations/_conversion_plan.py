@@ -278,7 +278,7 @@ class _Planner:
         self._first_rows: list[int] = index.row_offsets.tolist()
         self._nbytes: list[int] = index.nbytes.tolist()
         self._shapes = index.shapes
-        self._lost_attributes = index.attributes if index.attributes and not spec.attributes else {}
+        self._attributes_lost = bool(index.attributes) and not spec.attributes
         self._stored: list[int] = (index.ends - index.begins).tolist()
         self._dtypes = [None if code == UNKNOWN else TABLE[code] for code in index.dtypes.tolist()]
 
@@ -315,7 +315,7 @@ class _Planner:
             hint = "; cast it to a float type to convert its real values" if can_dequantize(layout.name) else ""
             yield Loss("layout", f"{spec.name} cannot store layout '{escape(layout.name)}'{hint}", name, fatal=True)
             return
-        if self._lost_attributes and (lost := user_attributes(index, position)):
+        if self._attributes_lost and (lost := user_attributes(index, position)):
             fields = ", ".join(map(escape, lost))
             yield Loss("attributes", f"{spec.name} cannot store attributes: {fields}", name)
         if layout is not None and layout.name.startswith(f"{spec.name}."):
