@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
 import pytest
 import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorglot.errors import FormatError, InputError
-from tensorglot.wire.checksums import ALGORITHMS, Checksum, hasher, numbers, parse
+from tensorglot.wire.checksums import ALGORITHMS, Checksum, digest_each, digest_rows, hasher, numbers, parse
 
 KNOWN = [
     ("crc32c", b"", "crc32c:0x00000000"),
@@ -72,7 +73,20 @@ def test_many_as_numbers(algorithm: str) -> None:
         texts.append(str(Checksum(algorithm, running.digest())))
     found = numbers(texts)
     assert found is not None
-    assert list(map(found.compute, pieces)) == found.expected
+    assert found.algorithm == algorithm
+    assert digest_each(algorithm, pieces) == found.expected.tobytes()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("nbytes", [1, 100, 40_000])
+def test_rows_of_a_buffer_have_the_digests_of_their_bytes(algorithm: str, nbytes: int) -> None:
+    data = memoryview(np.arange(3 * nbytes, dtype=np.uint32).view(np.uint8).data).toreadonly()
+    starts = np.array([0, 1, 5, nbytes, 2 * nbytes])
+    stops = starts + np.array([nbytes, 0, nbytes, nbytes, 7])
+    pieces = [data[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
+    assert digest_rows(algorithm, data, starts, stops) == digest_each(algorithm, pieces)
+    assert digest_rows(algorithm, data, starts[:0], stops[:0]) == b""
+    assert digest_rows(algorithm, memoryview(b""), starts[:1], starts[:1]) == digest_each(algorithm, [memoryview(b"")])
 
 
 @pytest.mark.parametrize(
@@ -88,6 +102,7 @@ def test_many_as_numbers(algorithm: str) -> None:
         ["xxh3:0123456789abcdef", "xxh3:0123456789abcdeg"],
         ["xxh3:0123456789abcdef", "xxh3:" + "١" * 16],
         ["crc32c:0x123"],
+        ["crc32c:0x12"] * 4,
         ["crc32c:0X00000123"],
         ["sha256:" + "0" * 64],
         ["md5:00"],

@@ -218,6 +218,19 @@ def gather_calls() -> Iterator[Call]:
         )  # fmt: skip
 
 
+def crc32c_rows_calls() -> Iterator[Call]:
+    rng = random.Random(10)
+    yield "crc32c_rows", lambda: (b"123456789", np.array([0]), np.array([9]), np.zeros(1, np.uint32))
+    for _ in range(300):
+        data, rows = rng.randbytes(rng.randrange(60)), rng.randrange(4)
+        begins, ends = (np.array([rng.randrange(-1, 62) for _ in range(rows)], np.int64) for _ in range(2))
+        inside = np.sort(np.clip([begins, ends], 0, len(data)), axis=0)
+        for first, last, room in ((begins, ends, rows), (*inside, rows), (*inside, rows + 1)):
+            yield "crc32c_rows", lambda data=data, first=first, last=last, room=room: (
+                data, first, last, np.zeros(room, np.uint32),
+            )  # fmt: skip
+
+
 def zstd_blocks_calls() -> Iterator[Call]:
     rng = random.Random(9)
     for _ in range(600):
@@ -282,6 +295,7 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bintensors": (bintensors_calls, 19),
     "bson_rows": (bson_rows_calls, 4),
     "bson_walk": (bson_walk_calls, 20),
+    "crc32c_rows": (crc32c_rows_calls, 2),
     "gather": (gather_calls, 2),
     "lookup3": (lookup3_calls, 42),
     "names": (names_calls, 4),

@@ -18,14 +18,15 @@ the position, as the first two results. The caller has the messages.
     bson_rows      rows of equal length to and from BSON
     buffers        the buffer protocol for classes written in Python: a base class, no loop
     names          names as spans of a header
+    crc32c_rows    the CRC-32C of many short spans of a buffer
     lookup3        the checksum of HDF5's structures
     utf8           whether bytes are UTF-8
     gather         pieces of one buffer to their places in another
     planes         byte planes of elements, and the places where two buffers differ
     zstd_blocks    where a zstd frame ends
 
-Three modules are not compiled: varints has the numbers by which the two varint kernels
+Four modules are not compiled: varints has the numbers by which the two varint kernels
 are told what to do, and answer. primitives is what kernels share, in Python; its C
-form is `primitives.pxd`. nocython stands in for the `cython` module where that is not
-installed.
+form is `primitives.pxd`. crc32c_step is the same for one loop of C with an instruction of
+the processor. nocython stands in for the `cython` module where that is not installed.
 """

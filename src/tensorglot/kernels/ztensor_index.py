@@ -34,14 +34,16 @@ def encode_entries(
     offsets: Any,
     sizes: Any,
     fields: list[bytes],
+    tails: bytes = b"",
 ) -> bytearray:
     """The index of version 0.1, from CBOR texts and columns.
 
     Name i is names[name_offsets[i]:name_offsets[i + 1]]. `dtypes` has the element types by
-    code, `fields` the pairs from the key `encoding` on of each entry.
+    code, `fields` the pairs from the key `encoding` on of each entry, and `tails` more of them,
+    one behind the other, of one size for all entries.
     """
     types: list[bytes] = [b"\x65dtype" + text + b"\x66layout\x65dense\x65shape" for text in dtypes]
-    buffer: bytearray = bytearray(_bound(names, name_offsets, types, dims, offsets, sizes, fields))
+    buffer: bytearray = bytearray(_bound(names, name_offsets, types, dims, offsets, sizes, fields) + len(tails))
     out: cython.p_uchar = uchars_out(buffer)
     name: cython.p_const_uchar = uchars_in(names)
     name_offset: cython.p_const_longlong = longlongs_in(name_offsets)
@@ -52,6 +54,8 @@ def encode_entries(
     name_key: cython.p_const_uchar = b"\xbf\x64name"
     offset_key: cython.p_const_uchar = b"\x66offset"
     size_key: cython.p_const_uchar = b"\x64size"
+    tail: cython.p_const_uchar = tails
+    tail_nbytes: cython.Py_ssize_t = len(tails) // len(codes) if len(codes) else 0
     nbytes: cython.Py_ssize_t
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -72,6 +76,8 @@ def encode_entries(
         for i in range(dim_offset[row], dim_offset[row + 1]):
             position = _put_head(out, position, _UINT, dim[i])
         position = _put(out, position, fields[row])
+        copy(out, position, tail, row * tail_nbytes, tail_nbytes)
+        position += tail_nbytes
         out[position] = 0xFF
         position += 1
     if not cython.compiled:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound, TruncatedError
+from tensorglot.kernels.gather import gather
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index, Note, place_rows
@@ -61,8 +61,8 @@ class Verifier(Protocol):
         """The check of the payload of a row; None where there is nothing to compare."""
         ...
 
-    def compare(self, index: Index, rows: NDArray[np.int64], pieces: Sequence[memoryview]) -> None:
-        """Compares the checksums of raw rows with their bytes. Remembers nothing."""
+    def compare(self, index: Index, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]) -> None:
+        """Compares the checksums of raw rows with their bytes, which stop at `stops`. Remembers nothing."""
         ...
 
 
@@ -253,33 +253,55 @@ class Archive(Mapping[str, Tensor]):
         return source.read(int(begins[0]), int(ends[-1] - begins[0]))
 
     def read_rows(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
-        """The bytes of small raw rows, in few reads, compared with their checksums.
+        """The bytes of each of some small raw rows; None as for `join_rows`."""
+        index = self.index
+        if index.payloads is not None:
+            held = self._arrays(rows)
+            return None if held is None else [as_bytes(array) for array in held]
+        joined = self.join_rows(rows)
+        ends = np.cumsum(index.ends[rows] - index.begins[rows]).tolist()
+        return None if joined is None else [joined[begin:end] for begin, end in pairwise([0, *ends])]
+
+    def join_rows(self, rows: NDArray[np.int64]) -> memoryview | None:
+        """The bytes of small raw rows one behind the other, in few reads, compared with their checksums.
 
         None if one of them is encoded, big-endian or not an array in memory, or if a file is
         truncated or closed: reading them one by one names the tensor.
         """
-        index, listed = self.index, rows.tolist()
-        if any(not column.isdisjoint(listed) for column in (index.codecs.keys(), index.big_endian) if column):
-            return None
+        index = self.index
         if index.payloads is not None:
-            held = [index.payloads[row] for row in listed]
-            arrays = [as_bytes(array) for array in held if isinstance(array, np.ndarray)]
-            return arrays if len(arrays) == len(held) else None
-        pieces: list[memoryview] = []
-        at: list[int] = []
+            held = self._arrays(rows)
+            return None if held is None else memoryview(join_arrays(held))
+        if self._is_special(rows):
+            return None
+        sizes = index.ends[rows] - index.begins[rows]
+        stops = np.cumsum(sizes)
+        joined = np.empty(int(sizes.sum()), np.uint8)
+        found = 0
         try:
             for source, chosen in self.by_source(rows):
-                order = np.argsort(index.begins[rows[chosen]], kind="stable")
-                pieces += _read_runs(source, index.begins[rows[chosen]][order], index.ends[rows[chosen]][order])
-                at += chosen[order].tolist()
+                at = chosen[np.argsort(index.begins[rows[chosen]], kind="stable")]
+                _read_runs(source, index.begins[rows[at]], sizes[at], joined, (stops - sizes)[at])
+                found += len(at)
         except TruncatedError:
             return None
-        if len(pieces) != len(listed):
+        if found < len(rows):
             return None
-        in_order = [piece for _, piece in sorted(zip(at, pieces, strict=True), key=itemgetter(0))]
         if self.verifier is not None and index.checksums is not None:
-            self.verifier.compare(index, rows, in_order)
-        return in_order
+            self.verifier.compare(index, rows, joined.data, stops)
+        return joined.data
+
+    def _is_special(self, rows: NDArray[np.int64]) -> bool:
+        """Whether one of the rows is encoded or big-endian."""
+        columns = [column for column in (self.index.codecs.keys(), self.index.big_endian) if column]
+        return any(not column.isdisjoint(rows.tolist()) for column in columns)
+
+    def _arrays(self, rows: NDArray[np.int64]) -> list[NDArray[Any]] | None:
+        """The payloads of raw rows in memory, if all are arrays."""
+        payloads = self.index.payloads
+        held = [] if payloads is None else [payloads[row] for row in rows.tolist()]
+        arrays = [array for array in held if isinstance(array, np.ndarray)]
+        return None if len(arrays) < len(rows) or self._is_special(rows) else arrays
 
     def by_source(self, rows: NDArray[np.int64]) -> list[tuple[Source, NDArray[np.int64]]]:
         """The files of the archive, and the positions in `rows` of the rows in each."""
@@ -372,17 +394,18 @@ def _cut(groups: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield first, min(b, first + _ROWS_AT_ONCE)
 
 
-def _read_runs(source: Source, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[memoryview]:
-    """The bytes of spans in ascending order; those that are close together in one read."""
+def _read_runs(
+    source: Source, begins: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[np.uint8], at: NDArray[np.int64]
+) -> None:
+    """Copies the bytes of spans in ascending order to their places; those that are close together by one read."""
+    ends = begins + sizes
     new = np.zeros(len(begins), np.bool_)
     new[1:] = begins[1:] - np.maximum.accumulate(ends)[:-1] > _GAP_NBYTES
     new[1:] |= np.diff((begins - begins[:1]) // PIECE_NBYTES) > 0
     for a, b in pairwise([0, *np.flatnonzero(new).tolist(), len(begins)]):
         if b > a:
             low, high = int(begins[a]), int(ends[a:b].max())
-            data = source.read(low, high - low)
-            for begin, end in zip((begins[a:b] - low).tolist(), (ends[a:b] - low).tolist(), strict=True):
-                yield data[begin:end]
+            gather(source.read(low, high - low), begins[a:b] - low, sizes[a:b], out, at[a:b])
 
 
 def _maybe_shared(payloads: Sequence[Payload | NDArray[Any] | None], nbytes: NDArray[np.int64]) -> NDArray[np.int64]:

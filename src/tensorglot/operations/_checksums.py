@@ -8,8 +8,7 @@ whole file, the digests of all stored bytes are computed together.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +23,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Buffer, Check, Composed, Encoded, FrameChecked, Rearranged, Source
 from tensorglot.model.truth import stored_payload
-from tensorglot.operations._digests import Stretch, digests
+from tensorglot.operations._digests import READ_NBYTES, Stretch, digest_rows, digests
 from tensorglot.operations._reads import InOrder, Piece, fill
 from tensorglot.threads import for_each
 from tensorglot.wire import checksums
@@ -53,11 +52,11 @@ class Once:
         key = id(source), int(index.begins[row]), int(index.ends[row]), checksum, encoding
         return _Check(self, key, index.checksum_is_decoded(row), tensor)
 
-    def compare(self, index: Index, rows: NDArray[np.int64], pieces: Sequence[memoryview]) -> None:
+    def compare(self, index: Index, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]) -> None:
         made = self._rows
         if made is None or made[0] is not index:
             made = self._rows = index, RowChecks(index, required=self.required)
-        made[1].compare(rows.tolist(), pieces)
+        made[1].compare(Rows(joined, rows, np.append(0, stops[:-1]), stops))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Once, required=self.required), ()
@@ -193,14 +192,14 @@ class Rows(NamedTuple):
     """Rows of an index in memory, one behind the other: their positions, and where the bytes of each start and stop."""
 
     memory: memoryview
-    rows: Sequence[int]
-    starts: Sequence[int]
-    stops: Sequence[int]
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
 
     @property
     def pieces(self) -> Iterator[memoryview]:
         """The bytes of each row; one at a time, since many views at once would set off the garbage collector."""
-        return map(self.memory.__getitem__, map(slice, self.starts, self.stops))
+        return map(self.memory.__getitem__, map(slice, self.starts.tolist(), self.stops.tolist()))
 
     def between(self, first: int, last: int) -> Rows:
         return Rows(self.memory, self.rows[first:last], self.starts[first:last], self.stops[first:last])
@@ -212,24 +211,24 @@ class RowChecks:
     def __init__(self, index: Index, *, required: bool) -> None:
         self._index = index
         self._required = required
-        self._texts = [None] * len(index.dtypes) if index.checksums is None else index.checksums[:]
+        self._texts = [None] * len(index.dtypes) if index.checksums is None else index.checksums
         self._numbers = checksums.numbers(self._texts)
 
-    def compare(self, rows: Sequence[int], pieces: Iterable[memoryview]) -> None:
+    def compare(self, held: Rows) -> None:
         """Compares rows with their bytes."""
-        numbers = self._numbers
-        if numbers is None:
-            for row, piece in zip(rows, pieces, strict=True):
+        if self._numbers is None:
+            for row, piece in zip(held.rows.tolist(), held.pieces, strict=True):
                 running = self.running(row)
                 running.update(piece)
                 running.finish()
             return
-        computed = [*map(numbers.compute, pieces)]
-        expected = [*map(numbers.expected.__getitem__, rows)]
-        if computed != expected:
-            row = next(row for row, one, other in zip(rows, computed, expected, strict=True) if one != other)
-            name, text = self._index.name_of(row), self._texts[row]
-            raise _mismatch(checksums.parse(text or "", name), name, int(self._index.begins[row]))
+        digests = checksums.digest_rows(self._numbers.algorithm, held.memory, held.starts, held.stops)
+        expected = self._numbers.expected[held.rows]
+        wrong = np.flatnonzero(np.frombuffer(digests, expected.dtype) != expected)
+        if wrong.size:
+            row = int(held.rows[wrong[0]])
+            name = self._index.name_of(row)
+            raise _mismatch(checksums.parse(self._texts[row] or "", name), name, int(self._index.begins[row]))
 
     def running(self, row: int) -> _Running:
         name, offset = self._index.name_of(row), int(self._index.begins[row])
@@ -255,17 +254,17 @@ class _RowFollower:
         if self._begun is not None:
             self._add(end)
         rows = self._rows
-        first, self._next = self._next, bisect_right(rows.stops, end, self._next)
-        complete = rows.between(first, self._next)
-        self._checks.compare(complete.rows, complete.pieces)
+        first, self._next = self._next, max(self._next, int(np.searchsorted(rows.stops, end, "right")))
+        self._checks.compare(rows.between(first, self._next))
         if self._next < len(rows.rows) and rows.starts[self._next] < end:
-            self._begun, self._hashed = self._checks.running(rows.rows[self._next]), rows.starts[self._next]
+            self._begun = self._checks.running(int(rows.rows[self._next]))
+            self._hashed = int(rows.starts[self._next])
             self._next += 1
             self._add(end)
 
     def _add(self, end: int) -> None:
         """Hashes more of the row that has begun."""
-        stop = self._rows.stops[self._next - 1]
+        stop = int(self._rows.stops[self._next - 1])
         assert self._begun is not None  # noqa: S101
         self._begun.update(self._rows.memory[self._hashed : min(stop, end)])
         self._hashed = end
@@ -274,8 +273,7 @@ class _RowFollower:
             self._begun = None
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(NamedTuple):
     """The result for one checksum."""
 
     tensor: str | None
@@ -288,30 +286,28 @@ class Checked:
 def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes: None) -> list[Checked]:
     """Every checksum of an archive, in its order. `seen` is called with the number of bytes read, from any thread."""
     index = archive.index
-    found: dict[int, Checked] = {}
+    found = _check_small(archive, seen)
     together: list[tuple[int, str, checksums.Checksum, Stretch]] = []
     alone: list[tuple[int, str]] = []
-    for position, name in enumerate(index.names):
-        for row in index.rows(position):
-            text = None if index.checksums is None else index.checksums[row]
-            try:
-                expected = None if text is None else checksums.parse(text, name)
-            except FormatError as error:
-                found[row] = Checked(name, error=error)
-                continue
-            source = index.sources.get(row, archive.source)
-            if expected is None or expected.digest is None:
-                if row in index.codecs:
-                    alone.append((row, name))
-                else:
-                    found[row] = Checked(name)
-            elif (
-                source is None or index.payloads is not None or (row in index.codecs and index.checksum_is_decoded(row))
-            ):
+    rows = ((row, name) for i, name in enumerate(index.names) for row in index.rows(i) if row not in found)
+    for row, name in rows if len(found) < len(index.dtypes) else ():
+        text = None if index.checksums is None else index.checksums[row]
+        try:
+            expected = None if text is None else checksums.parse(text, name)
+        except FormatError as error:
+            found[row] = Checked(name, error=error)
+            continue
+        source = index.sources.get(row, archive.source)
+        if expected is None or expected.digest is None:
+            if row in index.codecs:
                 alone.append((row, name))
             else:
-                stretch = Stretch(source, int(index.begins[row]), int(index.ends[row]), expected.algorithm)
-                together.append((row, name, expected, stretch))
+                found[row] = Checked(name)
+        elif source is None or index.payloads is not None or (row in index.codecs and index.checksum_is_decoded(row)):
+            alone.append((row, name))
+        else:
+            stretch = Stretch(source, int(index.begins[row]), int(index.ends[row]), expected.algorithm)
+            together.append((row, name, expected, stretch))
     try:
         computed = digests([stretch for _, _, _, stretch in together], seen)
     except FormatError:  # a file truncated since it was opened: the single checks find the tensors
@@ -327,7 +323,30 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
         seen(int(index.ends[job[0]] - index.begins[job[0]]))
 
     for_each(look, alone)
-    return [found[row] for position in range(len(index.names)) for row in index.rows(position)]
+    return [found[row] for row in range(len(index.dtypes))]
+
+
+def _check_small(archive: Archive, seen: Callable[[int], None]) -> dict[int, Checked]:
+    """The results of small raw rows by row, if all checksums of the archive are of one algorithm; in one pass."""
+    index, source, texts = archive.index, archive.source, archive.index.checksums
+    numbers = None if texts is None else checksums.numbers(texts)
+    if texts is None or numbers is None or source is None:
+        return {}
+    if index.payloads is not None or index.sources or index.codecs:
+        return {}
+    rows = np.flatnonzero(index.ends - index.begins <= READ_NBYTES)
+    try:
+        digests = digest_rows(source, index.begins[rows], index.ends[rows], numbers.algorithm, seen)
+    except FormatError:  # a file truncated since it was opened: the single checks find the tensors
+        return {}
+    expected = numbers.expected[rows]
+    matched = np.frombuffer(digests, expected.dtype) == expected
+    names = index.names[:] if index.first_rows is None else [index.name_of(row) for row in range(len(index.dtypes))]
+    found = dict(zip(rows.tolist(), map(Checked, [names[row] for row in rows.tolist()], matched.tolist()), strict=True))
+    for row in rows[~matched].tolist():
+        mismatch = _mismatch(checksums.parse(texts[row] or "", names[row]), names[row], int(index.begins[row]))
+        found[row] = Checked(names[row], error=mismatch)
+    return found
 
 
 def _check_alone(archive: Archive, row: int, name: str) -> Checked:

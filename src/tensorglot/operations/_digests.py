@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tensorglot.memory import SCRATCH_NBYTES, Scratch, cut, scratch
 from tensorglot.model.payload import Source
 from tensorglot.threads import default_threads, for_each, ordered_map
+from tensorglot.wire import checksums
 from tensorglot.wire.checksums import hasher
 
-__all__ = ["Stretch", "digests"]
+__all__ = ["READ_NBYTES", "Stretch", "digest_rows", "digests"]
 
 READ_NBYTES = 1 << 20
 """Small enough to be in the processor's cache when it is hashed."""
@@ -56,6 +61,36 @@ def digests(stretches: Sequence[Stretch], seen: Callable[[int], None] = lambda n
 
     for_each(work, _groups(stretches, set(large)))
     return found
+
+
+def digest_rows(
+    source: Source,
+    begins: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    algorithm: str,
+    seen: Callable[[int], None] = lambda nbytes: None,
+) -> bytes:
+    """The digests of many rows of a source, each up to READ_NBYTES, one behind the other."""
+    order = np.argsort(begins, kind="stable")
+    windows = begins[order] // READ_NBYTES
+    cuts = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(order)]
+    found: dict[int, bytes] = {}
+
+    def work(group: tuple[int, int]) -> None:
+        rows = order[group[0] : group[1]]
+        base, end = int(begins[rows[0]]), int(ends[rows].max())
+        with scratch() as memory:
+            block = memory.room(end - base, base)
+            source.read_into(base, block)
+            found[group[0]] = checksums.digest_rows(algorithm, block, begins[rows] - base, ends[rows] - base)
+        seen(int((ends[rows] - begins[rows]).sum()))
+
+    for_each(work, pairwise(cuts) if len(order) else ())
+    joined = b"".join(found[start] for start in cuts[:-1]) if found else b""
+    in_order = np.frombuffer(joined, f"V{len(joined) // max(1, len(order)) or 1}")
+    digests = np.empty_like(in_order)
+    digests[order] = in_order
+    return digests.tobytes()
 
 
 def _groups(stretches: Sequence[Stretch], done: set[int]) -> list[list[int]]:

@@ -10,6 +10,7 @@ them one by one and says how they differ.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,30 +24,35 @@ __all__ = ["find_equal_rows"]
 
 def find_equal_rows(one: Archive, two: Archive, names: Sequence[str]) -> set[str]:
     """Those of some tensors that are equal in both: type, shape, values and attributes."""
-    places = [(one.index.positions.get(name, -1), two.index.positions.get(name, -1)) for name in names]
+    rows, others = (
+        np.fromiter(map(archive.index.positions.get, names, repeat(-1)), np.int64, len(names)) for archive in (one, two)
+    )
     if one.index.cids is not None and two.index.cids is not None:
         old, new = one.index.cids, two.index.cids
-        pairs = zip(names, places, strict=True)
-        return {name for name, (a, b) in pairs if a >= 0 and b >= 0 and old[a] is not None and old[a] == new[b]}
-    rows, others = _comparable(one.index, two.index, np.array(places, np.int64).reshape(-1, 2))
-    if not len(rows):
+        places = zip(names, rows.tolist(), others.tolist(), strict=True)
+        return {name for name, a, b in places if a >= 0 and b >= 0 and old[a] is not None and old[a] == new[b]}
+    at = _comparable(one.index, two.index, rows, others)
+    if not len(at):
         return set()
-    before, after = one.read_rows(rows), two.read_rows(others)
+    before, after = one.join_rows(rows[at]), two.join_rows(others[at])
     if before is None or after is None:
         return set()
-    equal = rows.tolist()
-    if b"".join(before) != b"".join(after):
-        equal = [row for row, x, y in zip(equal, before, after, strict=True) if x == y]
-    return {one.index.names[row] for row in equal}
+    differing = np.frombuffer(before, np.uint8) != np.frombuffer(after, np.uint8)
+    if differing.any():
+        counts, sizes = np.append(0, np.cumsum(differing)), one.index.nbytes[rows[at]]
+        stops = np.cumsum(sizes)
+        at = at[counts[stops] == counts[stops - sizes]]
+    return {names[i] for i in at.tolist()}
 
 
-def _comparable(one: Index, two: Index, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Small raw dense rows of one type and shape, of pairs of positions."""
-    rows, others = places[(places >= 0).all(axis=1)].T
-    same = is_small(one, rows) & is_small(two, others) & (one.dtypes[rows] == two.dtypes[others])
-    rows, others = rows[same], others[same]
+def _comparable(one: Index, two: Index, rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Positions of pairs that are small raw dense rows of one type and shape."""
+    at = np.flatnonzero((rows >= 0) & (others >= 0))
+    same = is_small(one, rows[at]) & is_small(two, others[at]) & (one.dtypes[rows[at]] == two.dtypes[others[at]])
+    at = at[same]
+    rows, others = rows[at], others[at]
     (dims, offsets), (other_dims, other_offsets) = (
-        take_shapes(index.dims, index.dim_offsets, chosen) for index, chosen in ((one, rows), (two, others))
+        take_shapes(index.dims, index.dim_offsets, some) for index, some in ((one, rows), (two, others))
     )
     same = np.diff(offsets) == np.diff(other_offsets)
     if same.all():
@@ -55,4 +61,5 @@ def _comparable(one: Index, two: Index, places: NDArray[np.int64]) -> tuple[NDAr
     else:  # rare: compared one by one
         pairs = zip(rows.tolist(), others.tolist(), strict=True)
         same = np.array([one.shape(row) == two.shape(other) for row, other in pairs], np.bool_)
-    return rows[same], others[same]
+    chosen: NDArray[np.int64] = at[same]
+    return chosen

@@ -74,7 +74,7 @@ def view_rows(
         if memory is None:
             return None
         if checks is not None:
-            held = Rows(memory, order.tolist(), (begins - low).tolist(), (ends - low).tolist())
+            held = Rows(memory, order, begins - low, ends - low)
             groups = place_rows(begins, ends, ALONE_NBYTES, ALONE_NBYTES).groups
             for_each(partial(_compare_group, checks, held), pairwise(groups), threads)
         steps = np.diff(begins, append=0)
@@ -116,7 +116,7 @@ def _load(
     pieces, scattered = _reads(places, begins, tails, buffers, order, checks)
     for row, array in given.items():
         memory = as_bytes(array)
-        follower = None if checks is None else checks.follower(Rows(memory, [row], [0], [len(memory)]))
+        follower = None if checks is None else checks.follower(_one_row(memory, row))
         pieces.append(Piece(int(index.begins[row]), memory, follower))
     try:
         fill(source, pieces, scattered, threads)
@@ -158,11 +158,10 @@ def _reads(
     offsets = places.offsets[starts]
     sizes = tails[lasts] - offsets
     firsts = np.searchsorted(starts, places.groups).tolist()
-    rows, begin_of, end_of = order.tolist(), places.offsets.tolist(), tails.tolist()
     pieces: list[Piece] = []
     scattered: list[Runs] = []
     for buffer, (a, b), (first, last) in zip(buffers, pairwise(firsts), pairwise(places.groups), strict=True):
-        held = Rows(buffer, rows, begin_of, end_of)
+        held = Rows(buffer, order, places.offsets, tails)
         if b - a == 1:
             follower = None if checks is None else checks.follower(held.between(first, last))
             pieces.append(Piece(int(begins[first]), buffer, follower))
@@ -178,8 +177,11 @@ def _compare(checks: RowChecks, rows: Rows, runs: list[int], first: int, last: i
 
 
 def _compare_group(checks: RowChecks, rows: Rows, group: tuple[int, int]) -> None:
-    complete = rows.between(*group)
-    checks.compare(complete.rows, complete.pieces)
+    checks.compare(rows.between(*group))
+
+
+def _one_row(memory: memoryview, row: int) -> Rows:
+    return Rows(memory, np.array([row]), np.zeros(1, np.int64), np.array([len(memory)]))
 
 
 def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:

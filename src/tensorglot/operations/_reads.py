@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import TruncatedError
 from tensorglot.kernels.gather import gather
-from tensorglot.memory import READ_NBYTES, cut
+from tensorglot.memory import READ_NBYTES, cut, scratch
 from tensorglot.model.lazy_source import LazySource
 from tensorglot.model.payload import BatchSource, Source
 from tensorglot.threads import for_each
@@ -112,12 +112,13 @@ class Runs:
         first, last = int(self.begins[0]), int((self.begins + self.sizes).max())
         if len(self.begins) < 4 or last - first > len(self.begins) * SIEVE_NBYTES:
             return False
-        span = np.empty(last - first, np.uint8)
-        try:
-            source.read_into(first, span.data)
-        except TruncatedError:
-            return False  # the reads of single runs find the missing one
-        return gather(span, self.begins - first, self.sizes, self.buffer, self.offsets)
+        with scratch() as memory:
+            span = memory.room(last - first, first)
+            try:
+                source.read_into(first, span)
+            except TruncatedError:
+                return False  # the reads of single runs find the missing one
+            return gather(span, self.begins - first, self.sizes, self.buffer, self.offsets)
 
 
 def fill(source: Source, pieces: Iterable[Piece], scattered: Iterable[Runs], threads: int | None) -> None:

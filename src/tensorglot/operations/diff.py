@@ -128,7 +128,8 @@ def diff(
     a, b = locate_each(storage_options, a, b)
     options = OpenOptions.of(limits=limits)
     with as_archive(a, options) as one, as_archive(b, options) as two:
-        names = [*one, *(name for name in two if name not in one)]
+        known = one.index.positions
+        names = [*one, *(name for name in two if name not in known)]
         nbytes = [*one.index.tensor_nbytes.tolist(), *([0] * (len(names) - len(one)))]
         total, done, equal = sum(nbytes), 0, 0
         changes = list(metadata_changes(one, two))
@@ -152,7 +153,8 @@ def diff(
 def tensor_changes(names: list[str], one: Archive, two: Archive, tolerance: Tolerance = EXACT) -> list[Change]:
     """The changes of some tensors. Most are equal, which their rows tell."""
     equal = find_equal_rows(one, two, names)
-    return [change for name in names if name not in equal for change in _changes_of(name, one, two, tolerance)]
+    others = [name for name in names if name not in equal] if len(equal) < len(names) else []
+    return [change for name in others for change in _changes_of(name, one, two, tolerance)]
 
 
 def _tolerance(atol: object, rtol: object) -> Tolerance:

@@ -269,9 +269,9 @@ def _missing_files(archive: Archive) -> Iterator[Problem]:
 
 def _unverified(archive: Archive, checked: list[Checked]) -> tuple[str, ...]:
     """Tensors with a part whose checksum was not compared."""
-    parts = Counter(one.tensor for one in checked if one.matched or one.error is not None)
-    index = archive.index
-    return tuple(name for i, name in enumerate(index.names) if parts[name] < len(index.rows(i)))
+    parts = Counter([one.tensor for one in checked if one.matched or one.error is not None])
+    counts = np.diff(archive.index.row_offsets).tolist()
+    return tuple(name for name, count in zip(archive.index.names, counts, strict=True) if parts[name] < count)
 
 
 def _deep_problems(archive: Archive, known: set[str | None], seen: _Seen) -> list[Problem]:

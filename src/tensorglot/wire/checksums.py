@@ -9,19 +9,39 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError
+from tensorglot.kernels.crc32c_rows import crc32c_rows, is_fast
 
-__all__ = ["ALGORITHMS", "Checksum", "Hasher", "Numbers", "digest_each", "hasher", "numbers", "parse"]
+__all__ = [
+    "ALGORITHMS",
+    "Checksum",
+    "Hasher",
+    "Numbers",
+    "TextColumn",
+    "digest_each",
+    "digest_rows",
+    "hasher",
+    "is_short",
+    "numbers",
+    "parse",
+]
+
+
+_SHORT_NBYTES = 16 << 10
+"""Spans of this size on average are hashed by our kernel, 0.1 µs for each KiB; the package takes 0.3 µs for a call, and
+half of the time for long ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,32 +120,48 @@ def parse(text: str, tensor: str | None = None) -> Checksum:
     return Checksum(algorithm, bytes.fromhex(match[1].zfill(8)))
 
 
+class TextColumn(Sequence[str | None]):
+    """Texts that can be had all at once, without an object for each."""
+
+    @abstractmethod
+    def joined(self) -> bytes | None:
+        """All of them one after the other, if they are ASCII and of one length; else None."""
+
+
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Many checksums of one algorithm, as integers for fast comparison."""
+    """Many checksums of one algorithm as integers, to be compared together."""
 
-    compute: Callable[[memoryview], int]
-    expected: list[int]
+    algorithm: str
+    expected: NDArray[np.unsignedinteger[Any]]
 
 
 def numbers(texts: Sequence[str | None]) -> Numbers | None:
     """Parses checksums to integers if all are of one algorithm and in our notation; else returns None."""
     first = texts[0] if texts else None
     algorithm = "" if first is None else first.partition(":")[0]
-    if first is None or algorithm not in _INTEGERS or None in texts or set(map(len, texts)) != {len(first)}:  # type: ignore[arg-type]
+    if first is None or algorithm not in _INTEGERS:
         return None
-    prefix, dtype, computed = _INTEGERS[algorithm]
-    table = np.frombuffer("".join(texts).encode(), np.uint8)  # type: ignore[arg-type]
-    if table.size != len(texts) * len(first):
+    prefix, dtype, _ = _INTEGERS[algorithm]
+    if len(first) != len(prefix) + 2 * np.dtype(dtype).itemsize:
         return None
-    table = table.reshape(len(texts), len(first))
+    joined = texts.joined() if isinstance(texts, TextColumn) else _join_alike(texts, len(first))
+    if joined is None or len(joined) != len(texts) * len(first):
+        return None
+    table = np.frombuffer(joined, np.uint8).reshape(len(texts), len(first))
     digits = table[:, len(prefix) :].tobytes()
     try:
         if (table[:, : len(prefix)] == np.frombuffer(prefix.encode(), np.uint8)).all() and digits.isalnum():
-            return Numbers(computed(), np.frombuffer(bytes.fromhex(digits.decode()), dtype).tolist())
+            return Numbers(algorithm, np.frombuffer(bytes.fromhex(digits.decode()), dtype))
     except ValueError:
         pass
     return None
+
+
+def _join_alike(texts: Sequence[str | None], length: int) -> bytes | None:
+    """The texts one after the other, if all have that length."""
+    there = [text for text in texts if text is not None and len(text) == length]
+    return "".join(there).encode() if len(there) == len(texts) else None
 
 
 _INTEGERS: dict[str, tuple[str, str, Callable[[], Callable[[memoryview], int]]]] = {
@@ -156,3 +192,18 @@ def digest_each(algorithm: str, pieces: Iterable[memoryview]) -> bytes:
         running.update(piece)
         joined += running.digest()
     return bytes(joined)
+
+
+def is_short(algorithm: str, count: int, nbytes: int) -> bool:
+    """Whether the digests of so many spans take less time than copying them."""
+    return algorithm == "crc32c" and nbytes <= count * _SHORT_NBYTES and is_fast()
+
+
+def digest_rows(algorithm: str, memory: memoryview, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bytes:
+    """The digests of spans of one buffer, one behind the other."""
+    if is_short(algorithm, len(starts), int((stops - starts).sum())):
+        found = np.empty(len(starts), np.uint32)
+        if not crc32c_rows(memory, starts, stops, found):
+            raise IndexError("a span ends outside of the buffer")
+        return found.astype(">u4").tobytes()
+    return digest_each(algorithm, map(memory.__getitem__, map(slice, starts.tolist(), stops.tolist())))

@@ -6,7 +6,6 @@ are copied by the OS (copy_file_range) are read a second time, in pieces, by tha
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
@@ -109,8 +108,8 @@ class RowHasher:
 
     def __init__(self, algorithm: str, begins: NDArray[np.int64], ends: NDArray[np.int64], position: int) -> None:
         self._algorithm = algorithm
-        self._begins: list[int] = begins.tolist()
-        self._ends: list[int] = ends.tolist()
+        self._begins = begins
+        self._ends = ends
         self._position = position
         self._done = 0
         """Rows whose digests are complete."""
@@ -122,20 +121,18 @@ class RowHasher:
         base, end = self._position, self._position + len(data)
         self._position = end
         if self._running is not None:
-            row_end = self._ends[self._done]
+            row_end = int(self._ends[self._done])
             self._running.update(data[: row_end - base])
             if row_end > end:
                 return
             self._add(1, self._running.digest())
             self._running = None
-        first, last = self._done, bisect_right(self._ends, end, self._done)
-        starts = [begin - base for begin in self._begins[first:last]]
-        stops = [row_end - base for row_end in self._ends[first:last]]
-        pieces = map(data.__getitem__, map(slice, starts, stops))
-        self._add(last - first, checksums.digest_each(self._algorithm, pieces))
+        first, last = self._done, int(np.searchsorted(self._ends, end, "right"))
+        starts, stops = self._begins[first:last] - base, self._ends[first:last] - base
+        self._add(last - first, checksums.digest_rows(self._algorithm, data, starts, stops))
         if last < len(self._begins) and self._begins[last] < end:
             self._running = checksums.hasher(self._algorithm)
-            self._running.update(data[self._begins[last] - base :])
+            self._running.update(data[int(self._begins[last]) - base :])
 
     def _add(self, count: int, digests: bytes) -> None:
         self._done += count

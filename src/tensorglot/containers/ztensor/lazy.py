@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tensorglot.cached import cached_property
 from tensorglot.wire.cbor import Cursor
+from tensorglot.wire.checksums import TextColumn
 
 __all__ = ["Attributes", "LazyMap", "Texts", "metadata_at"]
 
@@ -24,7 +25,7 @@ EAGER_NBYTES = 1 << 10
 """Metadata up to this size is decoded at once."""
 
 
-class Texts(Sequence[str | None]):
+class Texts(TextColumn):
     """Texts at positions of checked CBOR; 0 is None."""
 
     def __init__(self, data: bytes, positions: NDArray[np.int64]) -> None:
@@ -37,12 +38,18 @@ class Texts(Sequence[str | None]):
     def __getitem__(self, index: slice) -> Sequence[str | None]: ...
     def __getitem__(self, index: int | slice) -> str | Sequence[str | None] | None:
         if isinstance(index, slice):
-            return self._alike(self._positions[index]) or [self[i] for i in range(len(self))[index]]
+            some = Texts(self._data, self._positions[index])
+            joined = some.joined()
+            if joined is None:
+                return [some[i] for i in range(len(some))]
+            text, length = joined.decode(), len(joined) // len(some)
+            return [text[begin : begin + length] for begin in range(0, len(text), length)]
         position = int(self._positions[index])
         return Cursor(self._data, pos=position).text("checksum") if position else None
 
-    def _alike(self, positions: NDArray[np.int64]) -> list[str] | None:
-        """ASCII texts of one length, which digests of one algorithm are, cut out together; None for others."""
+    def joined(self) -> bytes | None:
+        """Digests of one algorithm are ASCII of one length, and cut out together."""
+        positions = self._positions
         if not len(positions) or not positions.all():
             return None
         data = np.frombuffer(self._data, np.uint8)
@@ -54,12 +61,8 @@ class Texts(Sequence[str | None]):
         heads = data[positions[:, None] + np.arange(head_nbytes)]
         if (heads != heads[0]).any():
             return None
-        table = sliding_window_view(data, length)[positions + head_nbytes]
-        joined = table.tobytes()
-        if not joined.isascii():
-            return None
-        text = joined.decode()
-        return [text[begin : begin + length] for begin in range(0, len(text), length)]
+        joined = sliding_window_view(data, length)[positions + head_nbytes].tobytes()
+        return joined if joined.isascii() else None
 
     def __len__(self) -> int:
         return len(self._positions)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import add
 from typing import Any
 
 import numpy as np
@@ -91,36 +90,50 @@ def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | No
     offsets = ALIGNMENT_01 + np.cumsum(room) - room
     ends_before = np.append(len(MAGIC_01), (offsets + sizes)[:-1])[: len(sizes)]
     padding = [bytes(count) for count in range(ALIGNMENT_01)]
-    fields = [_RAW_FIELDS[code] for code in codes.tolist()]
+    tails = b""
     yield MAGIC_01
     chunks = archive.chunks(np.arange(len(sizes)), [padding[count] for count in (offsets - ends_before).tolist()])
     if algorithm is None:
         yield from chunks
     else:
         rows = RowHasher(algorithm, offsets, offsets + sizes, len(MAGIC_01))
-        with HashingThread(int(sizes.sum())) as thread:
+        nbytes = int(sizes.sum())
+        # A thread would keep copies of short rows, and fresh memory for these takes longer than hashing.
+        with HashingThread(0 if checksums.is_short(algorithm, len(sizes), nbytes) else nbytes) as thread:
             for chunk in read_remote(chunks):
                 thread.update(rows, chunk)
                 yield chunk
             thread.finish()
-        fields = list(map(add, fields, _checksum_pairs(algorithm, rows.digests(), len(sizes))))
+        tails = _checksum_pairs(algorithm, rows.digests(), len(sizes))
     their_codes = codes.astype(np.uint8).tobytes()
+    fields = [_RAW_FIELDS[code] for code in codes.tolist()]
     yield from end_file(
         encode_entries(
-            *join_texts(index.names), _DTYPE_TEXTS, their_codes, index.dims, index.dim_offsets, offsets, sizes, fields
+            *join_texts(index.names),
+            _DTYPE_TEXTS,
+            their_codes,
+            index.dims,
+            index.dim_offsets,
+            offsets,
+            sizes,
+            fields,
+            tails,
         )
     )
 
 
-def _checksum_pairs(algorithm: str, digests: bytes, count: int) -> list[bytes]:
-    """Encodes the key `checksum` and its text for `count` digests; only the digits differ."""
+def _checksum_pairs(algorithm: str, digests: bytes, count: int) -> bytes:
+    """Encodes the key `checksum` and its text for `count` digests, one behind the other; only the digits differ."""
     if not count:
-        return []
+        return b""
     nbytes = len(digests) // count
     sample = str(checksums.Checksum(algorithm, digests[:nbytes]))
     before = cbor.text("checksum") + cbor.head(cbor.TEXT, len(sample)) + sample[: -2 * nbytes].encode()
     digits = (digests.hex().upper() if algorithm == "crc32c" else digests.hex()).encode()
-    return [before + digits[begin : begin + 2 * nbytes] for begin in range(0, len(digits), 2 * nbytes)]
+    pairs = np.empty((count, len(before) + 2 * nbytes), np.uint8)
+    pairs[:, : len(before)] = np.frombuffer(before, np.uint8)
+    pairs[:, len(before) :] = np.frombuffer(digits, np.uint8).reshape(count, 2 * nbytes)
+    return pairs.tobytes()
 
 
 def end_file(index: bytes | bytearray) -> Iterator[Chunk]:
