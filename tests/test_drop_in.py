@@ -154,7 +154,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         tg.numpy.load_file(tmp_path / "no.bt")
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
         assert (error.errno, error.filename) == (2, str(tmp_path / "no.bt"))
-        assert str(tmp_path / "no.bt") in str(error)
+        assert str(error) == f"No such file or directory: {tmp_path / 'no.bt'}"
 
 
 def test_signatures_begin_as_those_of_safetensors() -> None:

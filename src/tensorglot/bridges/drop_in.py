@@ -284,4 +284,4 @@ def their_errors() -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         path = None if error.filename is None else os.fsdecode(error.filename)
-        raise MissingFile("No such file or directory", rule="source.missing", path=path) from error
+        raise MissingFile(MissingFile.strerror, rule="source.missing", path=path) from error
