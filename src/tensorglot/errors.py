@@ -209,3 +209,7 @@ class MissingFile(TensorglotError, FileNotFoundError):
     @property
     def filename(self) -> str | None:
         return self.path
+
+    def describe(self, *, command_line: bool = False) -> str:
+        """In the words of safetensors."""
+        return f"{self.strerror}: {escape(self.path or '')}"

@@ -15,7 +15,19 @@ from contextlib import contextmanager
 
 import numpy as np
 
-__all__ = ["LARGE_NBYTES", "READ_NBYTES", "SCRATCH_NBYTES", "Scratch", "allocate", "cut", "scratch"]
+__all__ = [
+    "ALONE_NBYTES",
+    "LARGE_NBYTES",
+    "READ_NBYTES",
+    "SCRATCH_NBYTES",
+    "SLAB_NBYTES",
+    "SMALL_NBYTES",
+    "Scratch",
+    "Slab",
+    "allocate",
+    "cut",
+    "scratch",
+]
 
 LARGE_NBYTES = 1 << 20
 """Allocations from this size on are separate mappings."""
@@ -23,10 +35,15 @@ READ_NBYTES = 8 << 20
 """What one thread reads at a time."""
 SCRATCH_NBYTES = 4 << 20
 """The size of a thread's scratch memory."""
-
-_SMALL_NBYTES = 64 << 10
+ALONE_NBYTES = 4 << 20
+"""Tensors from this size on are allocated separately."""
+SLAB_NBYTES = 32 << 20
+"""Smaller ones that are loaded together share slabs of about this size: an array keeps at most that much alive."""
+SMALL_NBYTES = 64 << 10
 """Below this, the alignment of a copy does not matter."""
+
 _ALIGNMENT = 16
+_CACHE_LINE = 64
 _PAGE = 4096
 _HUGE_PAGE = 2 << 20
 
@@ -39,7 +56,7 @@ def cut(nbytes: int, piece: int) -> Iterator[tuple[int, int]]:
 
 def allocate(nbytes: int, offset: int = 0) -> memoryview:
     """Uninitialised, writable memory for `nbytes` that come from `offset` of a file."""
-    if nbytes < _SMALL_NBYTES:
+    if nbytes < SMALL_NBYTES:
         start = offset % _ALIGNMENT
         return np.empty(start + nbytes, np.uint8).data[start:]
     if nbytes < LARGE_NBYTES:
@@ -53,6 +70,31 @@ def allocate(nbytes: int, offset: int = 0) -> memoryview:
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         whole.madvise(mmap.MADV_HUGEPAGE, start, huge)
     return memoryview(whole)[start + residue : start + residue + nbytes]
+
+
+class Slab(threading.local):
+    """Memory for arrays that are read one by one: large ones are allocated separately, others share huge pages.
+
+    Small pages of their own cost more than the reading: 1,000 tensors of half a megabyte
+    take 300 ms of processor time in them and 110 ms in huge ones. Each thread has its own.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._pages = memoryview(b"")
+        self._used = 0
+
+    def take(self, nbytes: int, offset: int = 0) -> memoryview:
+        """Uninitialised, writable memory for `nbytes` that come from `offset` of a file."""
+        if nbytes >= ALONE_NBYTES:
+            return allocate(nbytes, offset)
+        alignment = _PAGE if nbytes >= SMALL_NBYTES else _CACHE_LINE
+        start = self._used + (offset - self._used) % alignment
+        if start + nbytes > len(self._pages):
+            start = offset % alignment
+            self._pages = allocate(max(start + nbytes, self._nbytes))
+        self._used = start + nbytes
+        return self._pages[start : self._used]
 
 
 class Scratch:

@@ -9,6 +9,7 @@ safetensors where that names none.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +26,9 @@ from tensorglot.containers.table import TABLE, for_target, named
 from tensorglot.errors import InputError, MissingFile, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.io.source import Backend, Readable, is_stream
+from tensorglot.memory import ALONE_NBYTES, SMALL_NBYTES, Slab
 from tensorglot.model.archive import Archive
+from tensorglot.model.payload import Span
 from tensorglot.model.tensor import Tensor
 from tensorglot.operations.load import load, load_archive
 from tensorglot.operations.open import open
@@ -40,6 +43,8 @@ _FRAMEWORKS = {
 }  # fmt: skip
 """Ours, by the names that people know."""
 _DEFAULT = "safetensors"
+_SLAB_NBYTES = 8 << 20
+"""Tensors that are read one by one share slabs of this size: one that is kept keeps so much alive."""
 
 
 def safe_open(
@@ -55,6 +60,7 @@ class SafeOpen:
     def __init__(self, filename: Readable, framework: str, device: Any, backend: Backend, format: str | None) -> None:
         self._framework = _framework(framework)
         self._place = _placer(self._framework, device)
+        self._slab = Slab(_SLAB_NBYTES)
         with their_errors():
             self._archive: Archive | None = open(filename, backend=backend, format=format)
 
@@ -84,7 +90,8 @@ class SafeOpen:
 
     def get_tensor(self, name: str) -> Any:
         """A whole tensor."""
-        return self.convert(name, self._tensor(name).numpy())
+        tensor = self._tensor(name)
+        return self.convert(name, tensor.numpy(_room(tensor, self._slab)))
 
     def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """All tensors, or those in `names` and in their order, read together."""
@@ -115,6 +122,20 @@ class SafeOpen:
 
     def __repr__(self) -> str:
         return f"safe_open({'closed' if self._archive is None else self._archive}, {self._framework})"
+
+
+def _room(tensor: Tensor, slab: Slab) -> NDArray[Any] | None:
+    """Memory for a tensor too small for huge pages of its own; None where `numpy` allocates it or shares the file."""
+    part = tensor.parts["data"] if tensor.layout == "dense" else None
+    if part is None or not isinstance(part.payload, Span) or not SMALL_NBYTES <= part.nbytes < ALONE_NBYTES:
+        return None
+    dtype = part.numpy_dtype(tensor.name)
+    begin = part.payload.begin
+    if part.nbytes != math.prod(part.shape) * dtype.itemsize or begin % dtype.itemsize:
+        return None
+    if part.payload.source.view(begin, 0) is not None:
+        return None
+    return np.ndarray(part.shape, dtype, slab.take(part.nbytes, begin))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -284,4 +305,4 @@ def their_errors() -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         path = None if error.filename is None else os.fsdecode(error.filename)
-        raise MissingFile("No such file or directory", rule="source.missing", path=path) from error
+        raise MissingFile(MissingFile.strerror, rule="source.missing", path=path) from error

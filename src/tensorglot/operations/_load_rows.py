@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorglot.arrays import distinct
 from tensorglot.errors import TruncatedError
-from tensorglot.memory import allocate
+from tensorglot.memory import ALONE_NBYTES, SLAB_NBYTES, allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import Index, Placement, place_rows, take_shapes
@@ -29,12 +29,7 @@ from tensorglot.operations._checksums import RowChecks, Rows, row_checks
 from tensorglot.operations._reads import Piece, Runs, fill
 from tensorglot.threads import for_each
 
-__all__ = ["ALONE_NBYTES", "SLAB_NBYTES", "is_plain", "is_shared", "load_rows", "view_rows"]
-
-ALONE_NBYTES = 4 << 20
-"""Tensors from this size on are allocated separately."""
-SLAB_NBYTES = 32 << 20
-"""Smaller ones share slabs of about this size: an array keeps at most that much memory alive."""
+__all__ = ["is_plain", "is_shared", "load_rows", "view_rows"]
 
 
 def is_plain(archive: Archive) -> bool:

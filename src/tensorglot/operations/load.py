@@ -21,7 +21,7 @@ from tensorglot.arguments import as_integer, as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
 from tensorglot.io.source import Backend, is_stream
 from tensorglot.limits import Limits
-from tensorglot.memory import allocate
+from tensorglot.memory import ALONE_NBYTES, SLAB_NBYTES, Slab
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.index import Index
@@ -29,7 +29,7 @@ from tensorglot.model.payload import Encoded, Memory, Threaded
 from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor
 from tensorglot.model.types.algebra import Bytes, String, TypeType
-from tensorglot.operations._load_rows import ALONE_NBYTES, SLAB_NBYTES, is_plain, is_shared, load_rows, view_rows
+from tensorglot.operations._load_rows import is_plain, is_shared, load_rows, view_rows
 from tensorglot.operations._outputs import output_arrays
 from tensorglot.operations._places import locate
 from tensorglot.operations._reads import BATCH
@@ -41,7 +41,6 @@ __all__ = ["load", "load_archive", "loads"]
 
 Framework: TypeAlias = Literal["numpy", "torch", "jax", "awkward"]
 
-_ALIGNMENT = 64
 FEW, FEW_NBYTES = 8, 1 << 20
 """So few tensors, and so small, are loaded sooner one by one: columns cost as much as eight of them."""
 
@@ -182,7 +181,7 @@ def _load_each(
     sizes = index.tensor_nbytes[rows].tolist()
 
     def read(several: Sequence[int]) -> None:
-        slab = _Slab(sum(sizes[i] for i in several))
+        slab = Slab(min(SLAB_NBYTES, sum(sizes[i] for i in several)))
         for i in several:
             tensor, array = archive[names[i]], out.get(names[i])
             if array is not None:
@@ -245,24 +244,7 @@ def _threaded(archive: Archive, position: int) -> bool:
     return any(isinstance(payload.codec, Threaded) and payload.codec.threaded(payload) for payload in encoded)
 
 
-class _Slab:
-    """Memory for a sequence of arrays, `nbytes` in total: large ones are allocated separately, small ones share it."""
-
-    def __init__(self, nbytes: int) -> None:
-        self._wanted = nbytes
-        self._left = memoryview(bytearray())
-
-    def take(self, nbytes: int) -> memoryview:
-        if nbytes >= ALONE_NBYTES:
-            return allocate(nbytes)
-        if nbytes > len(self._left):
-            self._left = allocate(max(nbytes, min(SLAB_NBYTES, self._wanted)))
-        room, self._left = self._left[:nbytes], self._left[nbytes + -nbytes % _ALIGNMENT :]
-        self._wanted -= nbytes
-        return room
-
-
-def _room(tensor: Tensor, slab: _Slab) -> NDArray[Any] | None:
+def _room(tensor: Tensor, slab: Slab) -> NDArray[Any] | None:
     """Memory for an array that is decoded in pieces; None for one that its codec allocates."""
     part = tensor.parts["data"] if tensor.layout == "dense" else None
     if part is None or part.dtype is None or part.dtype.packed or not isinstance(part.payload, Encoded):
