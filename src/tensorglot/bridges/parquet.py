@@ -17,30 +17,25 @@ from tensorglot.bridges.tables import from_table, to_table
 from tensorglot.errors import FormatError, TensorglotError, TensorNotFound, UnsupportedError, did_you_mean, escape
 from tensorglot.extras import library
 from tensorglot.io.place import as_place
-from tensorglot.io.sink import AtomicFile
+from tensorglot.io.reader import open_reader
+from tensorglot.io.storage_options import Given
+from tensorglot.io.target import open_target
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
+from tensorglot.operations._places import locate
 
 __all__ = ["from_parquet", "to_parquet"]
 
 
-def to_parquet(value: Any, path: str | os.PathLike[str], type: Type | None = None) -> None:
+def to_parquet(value: Any, path: str | os.PathLike[str], type: Type | None = None, options: Given = None) -> None:
     """Writes any value as a Parquet file."""
-    target_path = _local(path)
+    place = locate(path, options)
     try:
         data = _encode(to_table(value, type, _storable))
     except library("pyarrow", "arrow").ArrowInvalid:  # seconds that Parquet's milliseconds cannot represent
         data = _encode(to_table(value, type, lambda array: _storable(array) and "timestamp[s" not in str(array.type)))
-    with AtomicFile(target_path) as target:
+    with open_target(place) as target:
         target.write([data])
-
-
-def _local(path: str | os.PathLike[str]) -> str:
-    """The path of a file on a disk."""
-    place = as_place(path)
-    if place.remote:
-        raise UnsupportedError("Parquet files are read and written on disks only", rule="parquet.url", path=place.shown)
-    return place.text
 
 
 def _encode(table: Any) -> memoryview:
@@ -88,12 +83,13 @@ def _same(found: Any, kind: Any) -> bool:
     return bool(is_.is_temporal(kind) or found == kind)
 
 
-def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = None) -> Tensor:
+def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = None, options: Given = None) -> Tensor:
     """Reads a Parquet file, or some of its columns, as one value."""
     pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
-    text = _local(path)
+    place = as_place(locate(path, options))
+    text = place.shown
     names = None if columns is None else as_names(columns, "columns", "parquet.columns")
-    with open(text, "rb") as stream:  # noqa: PTH123
+    with open_reader(place) as stream:
         try:
             file = parquet.ParquetFile(stream)
             for name in names or ():
@@ -103,7 +99,7 @@ def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = N
             table = file.read(columns=names)
             table.validate(full=True)
             return from_table(table)
-        except TensorglotError:
+        except (TensorglotError, FileNotFoundError, PermissionError):  # of a server
             raise
         except pa.ArrowNotImplementedError as error:
             raise UnsupportedError(str(error), rule="parquet.unsupported", path=text) from error

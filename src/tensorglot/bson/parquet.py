@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import as_path
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
 from tensorglot.bson.columns import ValueColumn, from_dates, from_dump, from_plain, from_values
 from tensorglot.bson.embeddings import ID, Embeddings, Ranges, check_paths
@@ -32,7 +31,9 @@ from tensorglot.errors import (
     escape,
 )
 from tensorglot.extras import library
-from tensorglot.io.sink import AtomicFile
+from tensorglot.io.place import Place
+from tensorglot.io.reader import open_reader
+from tensorglot.io.target import Target, open_target
 from tensorglot.wire.bson_value import BOOL, DATE, DOUBLE, INT32, INT64, OBJECT_ID, STRING
 
 __all__ = ["ParquetSource", "open_parquet", "write_parquet"]
@@ -43,20 +44,21 @@ _EMPTY = b"\5\0\0\0\0"
 """A document without fields."""
 _BUFFER_NBYTES = 1 << 20
 """A column of a row group is read in such pieces, not whole."""
+_REQUESTED_NBYTES = 8 << 20
+"""The same from a server, by several requests at a time."""
 _GUESSED_COUNT = 1024
 """Numbers of a vector in a column of lists without a fixed size."""
 _KINDS = {"double": DOUBLE, "int32": INT32, "int64": INT64, "bool": BOOL}
 
 
-def write_parquet(path: str, kinds: Mapping[str, int | None], batches: Iterable[Embeddings]) -> None:
-    """Writes a Parquet file, atomically: a row group for each batch.
+def write_parquet(place: Place, kinds: Mapping[str, int | None], batches: Iterable[Embeddings]) -> None:
+    """Writes a Parquet file or object, atomically: a row group for each batch.
 
     `kinds` has the BSON type of `_id` and of each field over all batches, None where it has several.
     """
     pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
-    with AtomicFile(path) as target:
-        out = pa.PythonFile(_Sink(target), mode="w")
-        writer: Any = None
+    with open_target(place) as target, _closing(_Sink(target)) as sink:
+        out = pa.PythonFile(sink, mode="w")
         for batch in batches:
             columns = {} if batch.ids is None else {ID: batch.ids}
             made = [
@@ -65,24 +67,40 @@ def write_parquet(path: str, kinds: Mapping[str, int | None], batches: Iterable[
             ]
             made.append(_arrow_vectors(pa, batch))
             schema = pa.schema([field for field, _ in made])
-            if writer is None:
-                writer = parquet.ParquetWriter(out, schema, compression="zstd", use_dictionary=False)
-            writer.write_table(pa.Table.from_arrays([array for _, array in made], schema=schema))
-        writer.close()
-        out.close()
+            if sink.writer is None:
+                sink.writer = parquet.ParquetWriter(out, schema, compression="zstd", use_dictionary=False)
+            sink.writer.write_table(pa.Table.from_arrays([array for _, array in made], schema=schema))
+
+
+@contextmanager
+def _closing(sink: _Sink) -> Iterator[_Sink]:
+    """Ends the file. After an error pyarrow's writer would do so when it is collected: what it writes then is lost."""
+    try:
+        yield sink
+    except BaseException:
+        sink.lost = True
+        if sink.writer is not None:
+            with suppress(Exception):  # the first error is what matters
+                sink.writer.close()
+        raise
+    sink.writer.close()
 
 
 class _Sink:
-    """An atomic file, as pyarrow writes to it."""
+    """A target, as pyarrow writes to it."""
 
     closed = False
+    lost = False
+    """The target is given up."""
+    writer: Any = None
 
-    def __init__(self, target: AtomicFile) -> None:
+    def __init__(self, target: Target) -> None:
         self._target = target
         self._size = 0
 
     def write(self, data: Any) -> int:
-        self._size = self._target.write([memoryview(data)])
+        if not self.lost:
+            self._size = self._target.write([memoryview(data)])
         return len(data)
 
     def tell(self) -> int:
@@ -174,13 +192,14 @@ class ParquetSource:
 
 @contextmanager
 def open_parquet(
-    path: str, key: str | None, fields: Sequence[str], dtype: DType, id: str = ID
+    place: Place, key: str | None, fields: Sequence[str], dtype: DType, id: str = ID
 ) -> Iterator[ParquetSource]:
     """Opens a file: vectors, the ids (`_id` only if there is such a column), and the fields that are named."""
     pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
-    with open(as_path(path), "rb") as stream:  # noqa: PTH123
-        with _parsing(path):
-            file = parquet.ParquetFile(stream, buffer_size=_BUFFER_NBYTES, pre_buffer=False)
+    with open_reader(place) as stream:
+        with _parsing(place.shown):
+            buffer_nbytes = _REQUESTED_NBYTES if place.remote else _BUFFER_NBYTES
+            file = parquet.ParquetFile(stream, buffer_size=buffer_nbytes, pre_buffer=False)
             schema = file.schema_arrow
             chosen = key or _only_vectors(pa, schema)
             wanted = fields if id == ID else (*fields, id)
@@ -190,7 +209,7 @@ def open_parquet(
                     raise TensorNotFound(
                         f"no column '{escape(name)}'{did_you_mean(name, schema.names)}", rule="parquet.column"
                     )
-        yield ParquetSource(path, file, chosen, fields, dtype, id)
+        yield ParquetSource(place.shown, file, chosen, fields, dtype, id)
 
 
 @contextmanager
@@ -198,7 +217,7 @@ def _parsing(path: str) -> Iterator[None]:
     """Whatever pyarrow raises for the bytes of a file is an error of that file."""
     try:
         yield
-    except TensorglotError:
+    except (TensorglotError, FileNotFoundError, PermissionError):  # of a server
         raise
     except (OSError, ValueError, KeyError, IndexError, TypeError, NotImplementedError, MemoryError) as error:
         raise FormatError(f"not a valid Parquet file: {error}", rule="parquet.file", path=path) from error

@@ -17,9 +17,10 @@ from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import require
 from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.io.place import as_place
 from tensorglot.io.source import source_for
 from tensorglot.io.storage_options import Given
-from tensorglot.io.urls import is_url, shown
+from tensorglot.io.urls import shown
 from tensorglot.operations._places import locate, locate_each
 
 if TYPE_CHECKING:
@@ -51,17 +52,16 @@ def is_collection(place: Place) -> bool:
 
 
 def is_dump(place: Place) -> bool:
-    return not is_collection(place) and as_path(place).endswith((".bson", ".bson.gz"))
+    return _has_suffix(place, (".bson", ".bson.gz"))
 
 
 def is_parquet(place: Place) -> bool:
-    if is_collection(place) or not as_path(place).endswith((".parquet", ".pq")):
-        return False
-    if is_url(as_path(place)):
-        raise UnsupportedError(
-            "Parquet files are read and written on disks only", rule="place.url", path=shown(as_path(place))
-        )
-    return True
+    return _has_suffix(place, (".parquet", ".pq"))
+
+
+def _has_suffix(place: Place, suffixes: tuple[str, ...]) -> bool:
+    """Whether a place is a file of such a name; of a URL, without its query."""
+    return not is_collection(place) and as_place(place).name.endswith(suffixes)
 
 
 def place_text(place: Place) -> str:

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arguments import as_names, as_path, check_choice
+from tensorglot.arguments import as_names, check_choice
 from tensorglot.bson.assemble import MISSING_RULE, OnMissing, assemble_each
 from tensorglot.bson.coerce import DType, coerce_vector
 from tensorglot.bson.columns import BSON_SUFFIX, ValueColumn, concat, gather
@@ -105,7 +105,7 @@ def open_stream(place: Place, plan: ReadPlan) -> Iterator[Stream]:
         finally:
             file.close()
     elif is_parquet(place):
-        with open_parquet(as_path(place), plan.key, plan.fields, plan.dtype, plan.id) as found:
+        with open_parquet(as_place(place), plan.key, plan.fields, plan.dtype, plan.id) as found:
             yield _parquet_stream(found)
     else:
         with open_source(as_place(place), OpenOptions()) as archive:

@@ -164,7 +164,7 @@ def _follow(batches: Iterable[Embeddings], rows: int, progress: Progress | None)
 
 def _write_file(file: FilePlace, survey: Survey, batches: Iterator[Embeddings]) -> None:
     if is_parquet(file):
-        write_parquet(file.text, survey.kinds, batches)
+        write_parquet(file, survey.kinds, batches)
     elif is_dump(file):
         with open_target(file) as target:
             target.write(dump(batches))

@@ -33,7 +33,7 @@ def command() -> None:
 
     A value is JSON, an array in a .npy file, or a table in a .parquet file. In JSON bytes are {"$hex": "00ff"}, a
     complex number is the pair of its parts, and an element of array[T] is {"$type":
-    ..., "$value": ...}. Files may be at URLs, except for Parquet. Each of the commands has --json.
+    ..., "$value": ...}. Files may be at URLs. Each of the commands has --json.
 
     \b
     Examples:
@@ -99,7 +99,7 @@ def decode(file: str, type_text: str | None, as_hex: bool, output: str | None, a
         _print(tensor, as_json)
         return
     if output.lower().endswith(".parquet"):
-        dynd.to_parquet(tensor, output)
+        dynd.to_parquet(tensor, output, storage_options=storage_options_for(output))
     else:
         _save(output, dynd.to_json(tensor).encode() + b"\n")
     if as_json:
@@ -197,7 +197,7 @@ def _value(file: str, type_text: str | None) -> Tensor:
     if file.lower().endswith(".npy"):
         return tg.dynd.array(tg.load(file, format="npy", storage_options=storage_options_for(file))["data"], type_text)
     if file.lower().endswith(".parquet"):
-        found = tg.dynd.from_parquet(file)
+        found = tg.dynd.from_parquet(file, storage_options=storage_options_for(file))
         return found if type_text is None else tg.dynd.array(found.tolist(), type_text)
     return from_json(_bytes(file, False), None if type_text is None else tg.dynd.parse(type_text))
 

@@ -75,7 +75,6 @@ def command(
       tensorglot edit model.bt --set step=11 --remove draft
       tensorglot edit model.zt --replace head.weight=new.npy --drop head.bias
       tensorglot edit huge.zt --set-json 'layers=[1, 2]' --in-place
-      tensorglot edit s3://bucket/model.zt --set step=11
     """
     import tensorglot as tg
 

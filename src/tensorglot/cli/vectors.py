@@ -27,7 +27,7 @@ def command() -> None:
     """Move vectors between files and MongoDB, and make them smaller.
 
     A place is a file (.bson, .parquet, .npz, .npy, or a container such as .zt), also at a
-    URL except for Parquet, or a collection, mongodb://HOST/DATABASE.COLLECTION. The _id of each vector goes with it,
+    URL, or a collection, mongodb://HOST/DATABASE.COLLECTION. The _id of each vector goes with it,
     and so do the fields that are named with --field; only a .npy file has no room for
     them. Each of the commands has --json.
 

@@ -275,14 +275,25 @@ def to_polars(value: Any, type: Type | str | None = None) -> Any:
     return provided("dynd.to_polars")(value, None if type is None else as_type(type))
 
 
-def to_parquet(value: Any, path: str | os.PathLike[str], type: Type | str | None = None) -> None:
-    """Writes a value as a Parquet file, atomically."""
-    provided("dynd.to_parquet")(value, path, None if type is None else as_type(type))
+def to_parquet(
+    value: Any,
+    path: str | os.PathLike[str],
+    type: Type | str | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a value as a Parquet file, atomically; also at a URL."""
+    provided("dynd.to_parquet")(value, path, None if type is None else as_type(type), storage_options)
 
 
-def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = None) -> Tensor:
-    """Reads a Parquet file, or some of its columns, as one value."""
-    tensor: Tensor = provided("dynd.from_parquet")(path, columns)
+def from_parquet(
+    path: str | os.PathLike[str],
+    columns: Iterable[str] | None = None,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Tensor:
+    """Reads a Parquet file, or some of its columns, as one value; also at a URL."""
+    tensor: Tensor = provided("dynd.from_parquet")(path, columns, storage_options)
     return tensor
 
 

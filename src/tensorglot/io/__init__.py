@@ -7,6 +7,7 @@ remote      an object at a URL, by ranges
 ranges      which ranges to request for many reads at once
 folder      the files of one checkpoint
 source      whatever a caller passes, as a source
+reader      a place as a binary file, for other libraries
 pieces      buffers and spans to be written
 sink        a file that is replaced atomically and durably
 upload      an object that is written as a whole
