@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorglot.cli.complete import complete_names
-from tensorglot.cli.options import (
-    as_json,
-    file_argument,
-    pairs,
-    reading_format,
-    storage_option,
-    storage_options_for,
-    storage_options_of,
-)
+from tensorglot.cli.options import file_argument, pairs, reading_options, storage_options_for, storage_options_of
 from tensorglot.cli.terminal import message, print_fields, print_json, progress_bar
 from tensorglot.errors import escape
 
@@ -46,9 +38,7 @@ __all__ = ["command"]
     "--drop", metavar="NAME", multiple=True, help="Drop a tensor; may be repeated.", shell_complete=complete_names
 )
 @click.option("--in-place", is_flag=True, help="Copy nothing: write only behind or over the end of the file.")
-@reading_format
-@storage_option
-@as_json
+@reading_options
 def command(
     file: str,
     set_: tuple[str, ...],

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import (
-    as_json,
-    file_argument,
-    patterns_argument,
-    reading_format,
-    source_of,
-    storage_option,
-    storage_options,
-)
+from tensorglot.cli.options import file_argument, patterns_argument, reading_options, source_of, storage_options
 from tensorglot.cli.terminal import escape_whole, message, one_line, print_json, progress_bar
 from tensorglot.errors import plural
 
@@ -22,9 +14,7 @@ __all__ = ["command"]
 @click.command
 @file_argument
 @patterns_argument
-@reading_format
-@storage_option
-@as_json
+@reading_options
 def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: bool) -> int:
     """Print the CID of every tensor, and of all together.
 

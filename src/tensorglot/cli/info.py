@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorglot.cli.complete import complete_names
-from tensorglot.cli.options import (
-    as_json,
-    file_argument,
-    ratio_text,
-    reading_format,
-    shape_text,
-    source_of,
-    storage_option,
-    storage_options,
-)
+from tensorglot.cli.options import file_argument, ratio_text, reading_options, shape_text, source_of, storage_options
 from tensorglot.cli.terminal import Column, escape_whole, message, print_fields, print_json, print_table
 from tensorglot.errors import escape, human_nbytes, plural
 
@@ -34,9 +25,7 @@ SHARDS_SHOWN = 16
 @click.command
 @file_argument
 @click.argument("name", required=False, shell_complete=complete_names)
-@reading_format
-@storage_option
-@as_json
+@reading_options
 def command(file: str, name: str | None, format: str | None, as_json: bool) -> None:
     """Describe a file, or one tensor of it.
 

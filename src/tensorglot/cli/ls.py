@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorglot.cli.options import (
-    as_json,
     file_argument,
     patterns_argument,
     ratio_text,
-    reading_format,
+    reading_options,
     shape_text,
     source_of,
-    storage_option,
     storage_options,
 )
 from tensorglot.cli.terminal import Column, escape_whole, informative, print_json, print_table, screen_lines
@@ -53,9 +51,7 @@ AROUND = 4
 )
 @click.option("--tree", is_flag=True, help="Prefixes of names, with their totals.")
 @click.option("--depth", type=click.IntRange(min=1), help="Levels of the tree; default: as many as fit the screen.")
-@reading_format
-@storage_option
-@as_json
+@reading_options
 def command(
     file: str,
     patterns: tuple[str, ...],

@@ -17,7 +17,7 @@ __all__ = [
     "pairs",
     "patterns_argument",
     "ratio_text",
-    "reading_format",
+    "reading_options",
     "shape_text",
     "source_of",
     "storage_option",
@@ -85,13 +85,14 @@ def _name_the_option(context: click.Context, parameter: click.Parameter, given: 
         raise click.UsageError("No such option '--format': --to is the format to write.", context)
 
 
-def reading_format(command: F) -> F:
+def reading_options(command: F) -> F:
+    """How one file is read, and the form of the output."""
     return click.option(
         "--format",
         metavar="NAME",
         shell_complete=complete_formats,
         help="Format of the file, e.g. bintensors@1; detected by default.",
-    )(command)
+    )(storage_option(as_json(command)))
 
 
 def storage_option(command: F) -> F:

@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import (
-    as_json,
-    file_argument,
-    patterns_argument,
-    reading_format,
-    source_of,
-    storage_option,
-    storage_options,
-)
+from tensorglot.cli.options import file_argument, patterns_argument, reading_options, source_of, storage_options
 from tensorglot.cli.terminal import Column, escape_whole, informative, message, print_json, print_table, progress_bar
 from tensorglot.errors import escape, plural
 from tensorglot.operations._cells import bars, number
@@ -33,9 +25,7 @@ SHOWN = ("1", "25", "50", "75", "99")
 @file_argument
 @patterns_argument
 @click.option("-l", "--long", is_flag=True, help="Percentiles instead of mean, deviation, norm and histogram.")
-@reading_format
-@storage_option
-@as_json
+@reading_options
 def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None, as_json: bool) -> int:
     """Minimum, maximum, mean, deviation, norm and a histogram.
 

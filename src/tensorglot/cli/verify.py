@@ -6,14 +6,7 @@ from typing import Literal
 
 import click
 
-from tensorglot.cli.options import (
-    as_json,
-    file_argument,
-    reading_format,
-    source_of,
-    storage_option,
-    storage_options,
-)
+from tensorglot.cli.options import file_argument, reading_options, source_of, storage_options
 from tensorglot.cli.terminal import message, one_line, print_json, progress_bar
 from tensorglot.errors import human_nbytes, plural
 
@@ -25,9 +18,7 @@ __all__ = ["command"]
 @click.option("--deep", is_flag=True, help="Also read all values and check the format's rules for values.")
 @click.option("--strict", is_flag=True, help="Accept only the canonical form of a file.")
 @click.option("--write-sums", is_flag=True, help="Write checksums to FILE.sums instead of checking them.")
-@reading_format
-@storage_option
-@as_json
+@reading_options
 def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str | None, as_json: bool) -> int:
     """Check a file against the rules of its format.
 

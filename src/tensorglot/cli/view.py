@@ -9,13 +9,7 @@ from contextlib import nullcontext
 
 import click
 
-from tensorglot.cli.options import (
-    as_json,
-    file_argument,
-    reading_format,
-    storage_option,
-    storage_options_of,
-)
+from tensorglot.cli.options import file_argument, reading_options, storage_options_of
 from tensorglot.cli.terminal import message, print_json
 
 __all__ = ["command"]
@@ -26,9 +20,7 @@ __all__ = ["command"]
 @click.argument("file2", type=click.Path(), required=False)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on localhost; default: any that is free.")
 @click.option("--browser/--no-browser", default=True, help="Open the page in a browser.")
-@reading_format
-@storage_option
-@as_json
+@reading_options
 def command(file: str, file2: str | None, port: int, browser: bool, format: str | None, as_json: bool) -> None:
     """Show the same page for files of any size, in the browser.
 
