@@ -112,7 +112,8 @@ class Answer:
         self.status = 206 if ranged else 200
         self.begin, self.last, self.total = begin, end - 1, len(data)
         self.body = data[begin:end]
-        self.length: int | None = len(self.body)
+        self.nbytes = len(self.body)
+        self.length: int | None = self.nbytes
         self.headers = [("ETag", etag), ("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")]
         self.raw_range: str | None = None if ranged else ""
         self.chunked = False
@@ -191,7 +192,9 @@ def _cut_right(answer: Answer, change: Change) -> None:
 
 
 def _longer(answer: Answer, change: Change) -> None:
-    answer.body += bytes(abs(change.number) % 5000)
+    """Behind all bytes of the range: behind fewer, the zeros would be sent in the place of bytes of the file."""
+    if len(answer.body) == answer.nbytes:
+        answer.body += bytes(abs(change.number) % 5000)
 
 
 def _longer_right(answer: Answer, change: Change) -> None:

@@ -66,7 +66,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "store": ("store/*",),
 }  # fmt: skip
 """A module belongs to the first layer that has a pattern for it."""
-PRELOADED = ("numpy", "ml_dtypes", "zstandard", "scipy.sparse", "torch", "awkward", "pyarrow", "pymongo")
+PRELOADED = (
+    "numpy", "ml_dtypes", "zstandard", "scipy.sparse", "torch", "awkward", "pyarrow", "pymongo", "h5py", "xxhash",
+    "blake3", "click", "rich",
+)  # fmt: skip
 JOURNAL = TOP / "build" / "mutants.jsonl"
 SUMMARY = TOP / "tests" / "mutants.json"
 FIRST_SECONDS = 3.0

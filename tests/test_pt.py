@@ -643,6 +643,21 @@ REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
         tg.FormatError,
         "storage.trailing",
     ),
+    "a missing storage named by control characters": (
+        zipped(held(view(stored("\x1b[2J")))),
+        tg.FormatError,
+        "storage.missing",
+    ),
+    "a short storage named by control characters": (
+        zipped(held(view(stored("\u202e"))), {"\u202e": b"x"}),
+        tg.FormatError,
+        "storage.size",
+    ),
+    "legacy: a short storage named by control characters": (
+        legacy(held(view(stored("\x1b[2J"))), ("\x1b[2J",), struct.pack("<q", 5) + DATA["0"]),
+        tg.FormatError,
+        "storage.size",
+    ),
     "legacy cut": (LEGACY, tg.TruncatedError, "pickle.end"),
 }
 
@@ -659,6 +674,7 @@ def test_refused(case: str) -> None:
         tracemalloc.stop()
     assert type(caught.value) is kind
     assert caught.value.rule == f"pt.{rule}"
+    assert str(caught.value).isprintable()
 
 
 def test_two_folders_and_compressed_members() -> None:
@@ -671,10 +687,12 @@ def test_two_folders_and_compressed_members() -> None:
     assert caught.value.rule == "pt.zip.folder"
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x/\x1b[2J", b"")
         archive.writestr("x/data.pkl", held(view()))
     with pytest.raises(tg.UnsupportedError) as refused:
         tg.open(file.getvalue(), format="pt")
     assert refused.value.rule == "pt.zip.method"
+    assert str(refused.value).isprintable()
 
 
 def test_limits_of_pickles_and_parts() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from tensorglot.containers.table import ReadOptions
 from tensorglot.containers.torchsave.names import NAMES, Pairs, Storage
 from tensorglot.containers.torchsave.opcodes import load
-from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.index import Note
 from tensorglot.model.payload import Source, read_many_of
 from tensorglot.wire import ziparchive
@@ -74,10 +74,12 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
     for key, held in found.items():
         member = by_name.get(f"{folder}data/{key}")
         if member is None:
-            raise FormatError(f"storage '{key}' is missing in the file", rule="pt.storage.missing", offset=main.begin)
+            raise FormatError(
+                f"storage '{escape(key)}' is missing in the file", rule="pt.storage.missing", offset=main.begin
+            )
         if member.nbytes != held.count * held.itemsize:
             raise FormatError(
-                f"size of storage '{key}' does not match its count", rule="pt.storage.size", offset=member.begin
+                f"size of storage '{escape(key)}' does not match its count", rule="pt.storage.size", offset=member.begin
             )
         storages[key] = Span(member.begin, member.end, member.crc32)
     unused = [name for name in by_name if name.startswith(f"{folder}data/") and name[len(folder) + 5 :] not in found]
@@ -100,7 +102,7 @@ def _folder(members: dict[str, ziparchive.Member]) -> str:
     for name, member in members.items():
         if member.method != ziparchive.STORED:
             raise UnsupportedError(
-                f"compressed ZIP member '{name}' is not supported", rule="pt.zip.method", offset=member.begin
+                f"compressed ZIP member '{escape(name)}' is not supported", rule="pt.zip.method", offset=member.begin
             )
     return folder
 
@@ -149,7 +151,7 @@ def _locate(source: Source, position: int, keys: list[str], found: dict[str, Sto
             )
         if int.from_bytes(source.read(position, 8), "little") != held.count:
             raise FormatError(
-                f"size of storage '{key}' does not match its count", rule="pt.storage.size", offset=position
+                f"size of storage '{escape(key)}' does not match its count", rule="pt.storage.size", offset=position
             )
         storages[key] = Span(begin, end)
         position = end
