@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import os
 import threading
 from collections.abc import Callable
@@ -271,6 +272,30 @@ def test_a_writer_that_begins_later_does_not_rely_on_what_is_condemned(store: St
     assert store.collect(0).packs == 1
     assert same_tensors(store.checkout("again"), tensors(1))
     assert_clean(store)
+
+
+def test_a_pack_appears_while_a_collector_looks_for_what_is_needed(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the blocks of a pack that is condemned, and that a ref leads to all the same."""
+    store.commit("main", tensors(1))
+    with WriterInside(store) as inside:
+        Store(root).delete("main")
+        assert Store(root).collect(0).waiting == 1
+        inside()
+    collecting, writers = importlib.import_module("tensorglot.store.collect"), [Store(root)]
+
+    def condemned(backend: Any) -> Any:
+        if writers:
+            writers.pop().commit("again", tensors(1))
+        return read(backend)
+
+    read = collecting.condemned
+    monkeypatch.setattr(collecting, "condemned", condemned)
+    Store(root).collect(0)
+    for ref in ("writer", "again"):
+        assert same_tensors(Store(root).checkout(ref), tensors(1))
+    assert_clean(Store(root))
 
 
 def test_a_garbage_delta_whose_base_is_collected_is_written_again(store: Store, root: Path) -> None:

@@ -71,13 +71,15 @@ class Packs:
         return self._indexes
 
     def without(self, hidden: Collection[str]) -> Packs:
-        """The same packs without some of them, which a collector is about to remove."""
+        """The same packs without some of them, which a collector is about to remove. New packs are not among them."""
         if not hidden:
             return self
         others = Packs(self.backend)
         others._hidden = frozenset(hidden)
         others._indexes = {name: index for name, index in self.indexes.items() if name not in hidden}
-        others._noted = self._noted
+        others.unreadable = {name: error for name, error in self.unreadable.items() if name not in hidden}
+        others.marks, others._noted = self.marks, self._noted
+        others._table = Table.of(others._indexes, others.marks)
         return others
 
     def note_damage(self, damaged: Marks) -> None:
