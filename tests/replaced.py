@@ -13,8 +13,8 @@ import tensorglot as tg
 __all__ = ["NEW", "NEW_BYTES", "OLD", "OLD_BYTES", "alone", "check", "names", "same", "save", "write"]
 
 OLD = {"w": np.arange(1000, dtype=np.float32)}
-NEW = {"w": np.arange(400_000, dtype=np.float64), "b": np.ones(3, np.uint8)}
-"""Large enough for a save to reserve space first."""
+NEW = {"w": np.arange(150_000, dtype=np.float64), "b": np.ones(3, np.uint8)}
+"""Large enough for a save to reserve space first: more than 1 MiB."""
 OLD_BYTES, NEW_BYTES = (tg.dumps(tensors, format="bintensors") for tensors in (OLD, NEW))
 
 
@@ -40,8 +40,8 @@ def write(path: Path) -> None:
     with tg.Writer(path) as out:
         out.add("b", NEW["b"])
         with out.stream("w", "float64", NEW["w"].shape) as stream:
-            for start in range(0, 400_000, 50_000):
-                stream.write(NEW["w"][start : start + 50_000])
+            for piece in np.split(NEW["w"], 3):
+                stream.write(piece)
 
 
 def check(folder: Path, old: bytes | None, outcomes: tuple[bytes | None, ...]) -> None:

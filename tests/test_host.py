@@ -184,7 +184,7 @@ def test_growth_and_replacement_do_not_reach_an_open_archive(target: Path) -> No
             assert one["w"].shape == (1000,)
             assert (one["w"].numpy() == OLD["w"]).all()
         again = pickle.loads(pickle.dumps(archive))
-        assert again["w"].shape == (400_000,)
+        assert again["w"].shape == NEW["w"].shape
         again.close()
 
 
