@@ -47,16 +47,19 @@ class InterpretedKernels:
         return importlib.util.spec_from_file_location(name, folder / f"{stem}.py")
 
 
-collect_ignore: list[str] = []
+collect_ignore_glob: list[str] = []
 if os.environ.get("TENSORGLOT_KERNELS") == "interpreted":
     sys.meta_path.insert(0, InterpretedKernels())  # type: ignore[arg-type]
-    # Processes that are killed, disks that fail, documents, layers: the form of the kernels makes no difference.
     about = """
-        architecture benchmarks build changing_files cli_docs cli_examples cli_process crashes docs example_notebook
-        examples faults in_place kills promises public report report_browser resources site store_concurrency
-        store_kills two_of_each two_writers
+        architecture benchmarks build docs imports mutants promises public site
+        changing_files closing crashes faults host in_place kills linked_files migration_faults power_cuts
+        store_concurrency store_kills two_of_each two_writers
+        cli_* example_notebook examples executors fuzz_campaign report* resources store_machine_finds
+        checks_can_fail
     """
-    collect_ignore += [f"test_{name}.py" for name in about.split()]
+    # By line: text, layers and the build; files, disks and processes that fail or change; programs, in which the
+    # kernels are compiled all the same, and pages; checks of checks. The form of the kernels makes no difference.
+    collect_ignore_glob += [f"test_{name}.py" for name in about.split()]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
