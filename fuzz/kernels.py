@@ -96,7 +96,8 @@ def _patch(kernel: ModuleType, data: bytes) -> Any:
     done = []
     for undo in (False, True):
         table = np.array([nbytes, count, kind, 0, 0, 0], np.int64)
-        done.append(kernel.patch(steps + VALUES[: 2 * count], table, 2, undo, memory))
+        sparse = steps + VALUES[: 2 * count]
+        done.append(kernel.patch(sparse, table, 2, undo, bytearray(len(sparse)), memory))
     return done[0] == done[1] and (memory.tobytes() == before), done[0]
 
 

@@ -288,7 +288,10 @@ def patch_arguments(rng: random.Random) -> Callable[[], tuple[Any, ...]]:
         table += [len(steps) + rng.choice((*[0] * 20, 1, -1)), count, int(rng.random() < 0.6), 0, 0, 0]
     data += bytes(rng.choice((*[0] * 20, 1)))
     memory, undo = rng.randbytes(elements * wide + rng.choice((0, 0, 1))), rng.random() < 0.5
-    return lambda: (data, np.array(table, np.int64), wide, undo, np.frombuffer(memory, np.uint8).copy())
+    room = max(0, len(data) - rng.choice((*[0] * 20, 1)))
+    return lambda: (
+        data, np.array(table, np.int64), wide, undo, np.zeros(room, np.uint8), np.frombuffer(memory, np.uint8).copy(),
+    )  # fmt: skip
 
 
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {

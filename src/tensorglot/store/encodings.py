@@ -147,13 +147,10 @@ class _Body(NamedTuple):
     """Elements that are stored."""
     gaps: int
     """Bytes."""
+    nbytes: int
+    """Size of the gaps and planes."""
     frame: memoryview
     tail: memoryview
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the gaps and planes."""
-        return self.gaps + self.values * self.width
 
     @property
     def patches(self) -> bool:
@@ -202,18 +199,19 @@ def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
     end = len(body) - nbytes % width
     if end < at:
         raise _short(at - end)
-    parsed = _Body(encoding, width, count, gaps, body[at:end], body[end:])
-    if end > at and not parsed.nbytes:
+    if end > at and not count:
         raise _malformed(f"{end - at} bytes follow the end")
-    return parsed
+    return _Body(encoding, width, count, gaps, gaps + count * width, body[at:end], body[end:])
 
 
 def _patch(deltas: Sequence[_Body], out: memoryview, *, undo: bool = False) -> None:
     """Applies sparse deltas of words of one width."""
     data = b"".join([each.decode_new() for each in deltas])
     table = [(each.gaps, each.values, each.encoding == Encoding.SPARSE_DIFFERENCE, 0, 0, 0) for each in deltas]
-    if not planes.patch(data, np.array(table, np.int64).reshape(-1), deltas[0].width, undo, out):
-        raise _wrong_gaps()
+    with scratch() as memory:
+        room = memory.room(len(data), 0)
+        if not planes.patch(data, np.array(table, np.int64).reshape(-1), deltas[0].width, undo, room, out):
+            raise _wrong_gaps()
     for each in deltas:
         _change_tail(out, each.tail)
 
@@ -240,7 +238,7 @@ def _apply_other(parsed: _Body, out: memoryview, *, undo: bool = False) -> None:
 
 
 def _change_tail(out: memoryview, tail: memoryview) -> None:
-    for i, change in enumerate(tail, len(out) - len(tail)):
+    for i, change in enumerate(tail, len(out) - len(tail)) if tail else ():
         out[i] ^= change
 
 
