@@ -262,6 +262,7 @@ def planes_calls() -> Iterator[Call]:
         )  # fmt: skip
         yield "patch", patch_arguments(rng)
         yield "changes", changes_arguments(rng)
+        yield "repetition", lambda data=data, width=width: (data, width)
 
 
 def changes_arguments(rng: random.Random) -> Callable[[], tuple[Any, ...]]:

@@ -194,7 +194,8 @@ def _values(
 def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> Encoded | None:
     """A delta of so few elements that no planes can be smaller; None if there are more.
 
-    The chunk is compared once, and a sample of the elements that differ chooses between XOR and difference.
+    The chunk is compared once. A sample of the elements that differ chooses between XOR and difference, by the bytes
+    that repeat: compressing the sample both ways takes longer than compressing all of them one way.
     """
     if width not in WORDS:
         return None
@@ -204,11 +205,11 @@ def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> En
         if found is None:
             return None
         sample = np.ascontiguousarray(found.positions[:: max(1, len(found.positions) // _SAMPLE_COUNT)])
-        sizes = {
-            difference: len(zstd.compress_planes(_values(data, base, sample, width, difference, room)))
-            for difference in (True, False)
-        }
-        difference = sizes[True] < sizes[False]
+        repetitions = {}
+        for difference in (True, False):
+            _values(data, base, sample, width, difference, room)
+            repetitions[difference] = planes.repetition(room[: len(sample) * width], width)
+        difference = repetitions[True] > repetitions[False]
         values = _values(data, base, found.positions, width, difference, room)
         encoding = Encoding.SPARSE_DIFFERENCE if difference else Encoding.SPARSE_XOR
         return Encoded(encoding, _sparse_body(found, values, width) + _tail(data, base, width))
