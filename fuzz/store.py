@@ -72,6 +72,9 @@ class Memory:
     def read(self, key: str, offset: int, nbytes: int) -> memoryview:
         return memoryview(BufferSource(self._object(key)).read_bytes(offset, nbytes))
 
+    def read_into(self, key: str, offset: int, out: memoryview) -> None:
+        BufferSource(self._object(key)).read_into(offset, out)
+
     def read_tail(self, key: str, nbytes: int) -> tuple[memoryview, int]:
         data = self._object(key)
         return memoryview(data)[max(0, len(data) - nbytes) :], len(data)

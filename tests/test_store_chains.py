@@ -71,14 +71,19 @@ def test_records_of_one_pack_are_read_at_once(tmp_path: Path, monkeypatch: pytes
         weights = weights.copy()
         weights.view(np.uint16)[rng.integers(0, weights.size, weights.size // 50)] += 1
     reads: list[int] = []
-    plain = Directory.read
+    plain, plain_into = Directory.read, Directory.read_into
 
     def counted(backend: Directory, key: str, offset: int, nbytes: int) -> memoryview:
         reads.append(nbytes)
         return plain(backend, key, offset, nbytes)
 
+    def counted_into(backend: Directory, key: str, offset: int, out: memoryview) -> None:
+        reads.append(len(out))
+        plain_into(backend, key, offset, out)
+
     with tg.open(f"store://{tmp_path}/store#main") as archive:
         monkeypatch.setattr(Directory, "read", counted)
+        monkeypatch.setattr(Directory, "read_into", counted_into)
         archive["w"].numpy()
     stored = sum(path.stat().st_size for path in (tmp_path / "store/packs").iterdir())
     assert len([nbytes for nbytes in reads if nbytes > 2000]) == 5, "one for each version, of four records"

@@ -129,7 +129,11 @@ def test_a_disk_that_cannot_read_some_bytes(root: Path, monkeypatch: pytest.Monk
             raise OSError(errno.EIO, "Input/output error")
         return real(self, offset, nbytes)
 
+    def read_into(self: FileSource, offset: int, out: memoryview) -> None:
+        out[:] = read_bytes(self, offset, len(out))
+
     monkeypatch.setattr(FileSource, "read_bytes", read_bytes)
+    monkeypatch.setattr(FileSource, "read_into", read_into)
     with pytest.raises(tg.IntegrityError, match="cannot be read: Input/output error"):
         Store(root).checkout("main")["big"].numpy()
     (problem,) = Store(root).check(data=True).problems

@@ -103,9 +103,12 @@ class Scratch:
     def __init__(self, nbytes: int) -> None:
         self._pages = memoryview(mmap.mmap(-1, nbytes + _PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
-    def room(self, nbytes: int, offset: int) -> memoryview:
-        """Memory for `nbytes` from `offset` of a file; the previous contents are overwritten."""
-        start = offset % _PAGE
+    def room(self, nbytes: int, offset: int, after: int = 0) -> memoryview:
+        """Memory for `nbytes` from `offset` of a file; of the previous contents the first `after` bytes are kept.
+
+        Both together are at most what this scratch memory has.
+        """
+        start = after + (offset - after) % _PAGE
         return self._pages[start : start + nbytes]
 
 

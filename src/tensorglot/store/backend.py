@@ -88,6 +88,10 @@ class Backend(Protocol):
         """A range of an object. One that ends beyond the object is a TruncatedError."""
         ...
 
+    def read_into(self, key: str, offset: int, out: memoryview) -> None:
+        """The same, to memory of the caller."""
+        ...
+
     def read_tail(self, key: str, nbytes: int) -> tuple[memoryview, int]:
         """The last bytes of an object, at most `nbytes`, and its size."""
         ...
@@ -168,6 +172,9 @@ class Directory:
 
     def read(self, key: str, offset: int, nbytes: int) -> memoryview:
         return memoryview(self._file(key).read_bytes(offset, nbytes))
+
+    def read_into(self, key: str, offset: int, out: memoryview) -> None:
+        self._file(key).read_into(offset, out)
 
     def read_tail(self, key: str, nbytes: int) -> tuple[memoryview, int]:
         file = FileSource(self._path(key))

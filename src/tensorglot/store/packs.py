@@ -15,15 +15,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 from blake3 import blake3
 
 from tensorglot.errors import FormatError, IntegrityError, RemoteError, TensorglotError
-from tensorglot.memory import scratch
+from tensorglot.memory import SCRATCH_NBYTES, Scratch, scratch
 from tensorglot.store.backend import Backend
 from tensorglot.store.encodings import IS_DELTA, apply_chain, decode
 from tensorglot.store.lookup import Stored, Table
@@ -39,6 +39,8 @@ _CACHE_NBYTES = 32 << 20
 """Decoded groups of small blocks that are kept."""
 _GAP_NBYTES = 32 << 10
 """Records that are not further from each other are read at once."""
+_PAGE = 4096
+_EMPTY = memoryview(b"")
 _SUFFIX = ".pack"
 
 T = TypeVar("T")
@@ -277,12 +279,13 @@ class Packs:
 
     def _read_each(self, wanted: Sequence[tuple[bytes, memoryview]]) -> None:
         chains = [self._chain(digest) for digest, _ in wanted]
-        bodies = self._bodies({link.place: link for chain in chains for link in chain if not link.record.grouped})
-        for (digest, out), chain in zip(wanted, chains, strict=True):
-            if chain[-1].record.nbytes != len(out):
-                raise FormatError("a block does not have the size that the index says", rule="store.block.size")
-            self._decode(chain, bodies, out)
-            _compare(digest, out)
+        with scratch() as memory:
+            bodies = iter(self._bodies([link for chain in chains for link in chain], memory))
+            for (digest, out), chain in zip(wanted, chains, strict=True):
+                if chain[-1].record.nbytes != len(out):
+                    raise FormatError("a block does not have the size that the index says", rule="store.block.size")
+                self._decode(chain, list(islice(bodies, len(chain))), out)
+                _compare(digest, out)
 
     def faults(self, pack: str, records: Sequence[Sequence[int]]) -> list[FormatError | None]:
         """What is wrong with records of a pack, each given by the rows of its blocks.
@@ -291,31 +294,32 @@ class Packs:
         """
         index = self.indexes[pack]
         wholes = [Stored(pack, index.whole_record(rows[0])) for rows in records]
-        bodies: dict[tuple[str, int], memoryview] = {}
+        bodies: Sequence[memoryview | None] = [None] * len(wholes)
         with contextlib.suppress(*READ_ERRORS):  # then each is read by itself
-            bodies = self._bodies({whole.place: whole for whole in wholes})
+            bodies = self._bodies(wholes)
         return [
-            self._fault(whole, [(index.digests[row].tobytes(), *index.span(row)) for row in rows], bodies)
-            for whole, rows in zip(wholes, records, strict=True)
+            self._fault(whole, [(index.digests[row].tobytes(), *index.span(row)) for row in rows], body)
+            for whole, rows, body in zip(wholes, records, bodies, strict=True)
         ]
 
     def _fault(
-        self, whole: Stored, blocks: list[tuple[bytes, int, int]], bodies: Mapping[tuple[str, int], memoryview]
+        self, whole: Stored, blocks: list[tuple[bytes, int, int]], body: memoryview | None
     ) -> FormatError | None:
         base = whole.record.base
         try:
-            chain = [*([] if base is None else self._chain(base)), whole]
-            below = self._bodies({link.place: link for link in chain[:-1] if not link.record.grouped})
-            with scratch() as memory:
-                room = memory.room(whole.record.nbytes, 0)
-                self._decode(chain, {**below, whole.place: bodies[whole.place]}, room)
-                for digest, begin, nbytes in blocks:
-                    _compare(digest, room[begin : begin + nbytes])
+            below = [] if base is None else self._chain(base)
+            if body is not None:
+                with scratch() as memory:
+                    room = memory.room(whole.record.nbytes, 0)
+                    self._decode([*below, whole], [*self._bodies(below), body], room)
+                    for digest, begin, nbytes in blocks:
+                        _compare(digest, room[begin : begin + nbytes])
+                return None
         except FileNotFoundError:
             return None  # collected meanwhile
-        except (*READ_ERRORS, KeyError):
-            return Salvage(self).fault(whole, blocks)
-        return None
+        except READ_ERRORS:
+            pass
+        return Salvage(self).fault(whole, blocks)
 
     def locate(self, digest: bytes) -> Stored:
         """How a block is stored, which must be there."""
@@ -354,49 +358,58 @@ class Packs:
         chain = self._chain(digest)
         return chain[1].record.base or digest if len(chain) > 1 else digest, chain[0]
 
-    def _bodies(self, wanted: Mapping[tuple[str, int], Stored]) -> dict[tuple[str, int], memoryview]:
-        """The bytes of records.
+    def _bodies(self, links: Sequence[Stored], memory: Scratch | None = None) -> list[memoryview]:
+        """The bytes of records, in `memory` if they fit; none of a block in a group, which is kept decoded.
 
         Those of a batch of chunks lie together in the pack of each version, so four chunks with ten deltas each need
         11 reads instead of 44: requests, in an object store.
         """
-        found: dict[tuple[str, int], memoryview] = {}
-        run: list[Stored] = []
-        for _, link in sorted(wanted.items()):
-            if run and (link.pack != run[0].pack or not 0 <= link.record.offset - run[-1].end <= _GAP_NBYTES):
-                found |= self._read_run(run)
-                run = []
-            run.append(link)
-        return found | self._read_run(run) if run else found
+        bodies = [_EMPTY] * len(links)
+        places = [(pack, link.offset, link.stored, at) for at, (pack, link) in enumerate(links) if not link.grouped]
+        places.sort()
+        used, first = 0, 0
+        for last in range(1, len(places) + 1):
+            pack, offset, stored, _ = places[last - 1]
+            end = offset + stored
+            if last < len(places) and places[last][0] == pack and 0 <= places[last][1] - end <= _GAP_NBYTES:
+                continue
+            begin = places[first][1]
+            if memory is not None and used + _PAGE + end - begin <= SCRATCH_NBYTES:
+                data = memory.room(end - begin, begin, used)
+                self.backend.read_into(pack_key(pack), begin, data)
+                used += _PAGE + end - begin
+            else:
+                data = self.backend.read(pack_key(pack), begin, end - begin)
+            for _, offset, stored, at in places[first:last]:
+                bodies[at] = data[offset - begin : offset - begin + stored]
+            first = last
+        return bodies
 
-    def _read_run(self, run: list[Stored]) -> dict[tuple[str, int], memoryview]:
-        """Records of one pack, one behind the other."""
-        begin = run[0].record.offset
-        data = self.backend.read(pack_key(run[0].pack), begin, run[-1].end - begin)
-        return {link.place: data[link.record.offset - begin : link.end - begin] for link in run}
-
-    def _decode(self, chain: list[Stored], bodies: Mapping[tuple[str, int], memoryview], out: memoryview) -> None:
+    def _decode(self, chain: Sequence[Stored], bodies: Sequence[memoryview], out: memoryview) -> None:
         """A record in full, and the deltas on it, in place. A base of another size is cut, or followed by zeros."""
-        most = max(link.record.nbytes for link in chain)
+        deltas = [_delta(link, body) for link, body in zip(chain[1:], bodies[1:], strict=True)]
+        sizes = [link.record.nbytes for link in chain]
+        if min(sizes) == len(out) == max(sizes):
+            self._decode_full(chain[0], bodies[0], out)
+            apply_chain(deltas, out)
+            return
         with scratch() as memory:
-            room = out if most == len(out) else memory.room(most, 0)
-            filled = chain[0].record.nbytes
-            self._decode_full(chain[0], bodies, room[:filled])
-            for nbytes, links in groupby(chain[1:], lambda link: link.record.nbytes):
+            room, filled = memory.room(max(sizes), 0), sizes[0]
+            self._decode_full(chain[0], bodies[0], room[:filled])
+            for nbytes, delta in zip(sizes[1:], deltas, strict=True):
                 if nbytes > filled:
                     room[filled:nbytes] = bytes(nbytes - filled)
-                apply_chain((_delta(link, bodies) for link in links), room[:nbytes])
+                apply_chain([delta], room[:nbytes])
                 filled = nbytes
-            if room is not out:
-                out[:] = room[: len(out)]
+            out[:] = room[: len(out)]
 
-    def _decode_full(self, stored: Stored, bodies: Mapping[tuple[str, int], memoryview], out: memoryview) -> None:
+    def _decode_full(self, stored: Stored, body: memoryview, out: memoryview) -> None:
         if stored.record.grouped:
             out[:] = self._block_of_group(stored)
         elif stored.record.encoding in IS_DELTA:
             raise FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
         else:
-            decode(stored.record.encoding, bodies[stored.place], out)
+            decode(stored.record.encoding, body, out)
 
     def _block_of_group(self, stored: Stored) -> bytes:
         record = stored.record
@@ -429,11 +442,12 @@ class MissingBlock(IntegrityError):
     """A block that something refers to is not in the store."""
 
 
-def _delta(stored: Stored, bodies: Mapping[tuple[str, int], memoryview]) -> tuple[int, memoryview]:
+def _delta(stored: Stored, body: memoryview) -> tuple[int, memoryview]:
     """The encoding and the body of a record that has a base."""
-    if stored.record.encoding not in IS_DELTA or stored.record.grouped:
+    record = stored.record
+    if record.encoding not in IS_DELTA or record.grouped:
         raise FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
-    return stored.record.encoding, bodies[stored.place]
+    return record.encoding, body
 
 
 def _index_or_error(backend: Backend, name: str) -> PackIndex | TensorglotError | None:

@@ -96,8 +96,11 @@ class Bucket:
 
     def read(self, key: str, offset: int, nbytes: int) -> memoryview:
         out = memoryview(bytearray(nbytes))
-        self._pack(key).read_into(offset, out)
+        self.read_into(key, offset, out)
         return out
+
+    def read_into(self, key: str, offset: int, out: memoryview) -> None:
+        self._pack(key).read_into(offset, out)
 
     def read_tail(self, key: str, nbytes: int) -> tuple[memoryview, int]:
         address = self._object(key)
