@@ -25,7 +25,8 @@ from tensorglot.memory import Scratch, scratch
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
-from tensorglot.model.types.text import parse, text_of
+from tensorglot.model.types.text import text_of
+from tensorglot.store.checkout import parse_type
 from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.encodings import IS_DELTA
 from tensorglot.store.manifest import Entry
@@ -81,7 +82,7 @@ class _Stored:
     def bases(self) -> Sequence[bytes]:
         """The chunks of the predecessor, by position."""
         found = None if self.previous is None else self.previous(self.unit.name, self.unit.part)
-        return found.chunks if found is not None and comparable(parse(found.type), self.type) else ()
+        return found.chunks if found is not None and comparable(parse_type(found.type), self.type) else ()
 
     def chunks(self) -> Iterator[_Chunk]:
         for position, data in enumerate(self.unit.chunks()):

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensorglot.dynd.tensors import tensor_pieces
+from tensorglot.memory import cut
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Part, Tensor
 from tensorglot.model.types.algebra import dense_parts
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import text_of
 from tensorglot.store.objects import PartNode, TensorNode
-from tensorglot.wire.cid import CID, Cutter
+from tensorglot.wire.cid import CHUNK_NBYTES, CID, Cutter
 
 __all__ = ["Unit", "comparable", "element_nbytes", "tensor_node", "units_of"]
 
@@ -35,7 +36,15 @@ class Unit:
     def chunks(self) -> Iterator[memoryview]:
         """The canonical bytes; an empty value is one empty chunk. Later chunks do not overwrite earlier ones."""
         cutter, several = Cutter(), False
-        for piece in tensor_pieces(self.tensor):
+        pieces = iter(tensor_pieces(self.tensor))
+        following = next(pieces, None)
+        while following is not None:
+            piece, following = memoryview(following).cast("B"), next(pieces, None)
+            if following is None and not cutter.held:  # the end of an array is not copied
+                for begin, nbytes in cut(len(piece), CHUNK_NBYTES):
+                    several = True
+                    yield piece[begin : begin + nbytes]
+                break
             for data in cutter.cut(piece):
                 several = True
                 yield memoryview(data)
