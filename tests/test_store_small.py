@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,34 @@ def test_each_has_its_identity_and_comes_back(tmp_path: Path) -> None:
     loaded = tg.load(f"store://{tmp_path}/run#main")
     assert all(loaded[name].tobytes() == array.tobytes() for name, array in arrays.items())
     assert store.check(data=True).ok
+
+
+def test_opening_makes_no_object_for_each_tensor(tmp_path: Path) -> None:
+    """Beside names and digests, which the garbage collector does not follow: 100,000 tensors are opened at once."""
+    count = 3000
+    store = tg.store.Store.create(tmp_path / "run")
+    large = np.arange(1 << 19)  # of several chunks
+    store.commit("main", {"large": large} | {f"{i}": np.full(2, i, np.float32) for i in range(count)})
+    store.checkout("main").close()
+    gc.collect()
+    before = len(gc.get_objects())
+    with store.checkout("main") as archive:
+        gc.collect()
+        assert len(gc.get_objects()) - before < count / 4
+        assert archive["7"].numpy().tolist() == [7, 7]
+        assert np.array_equal(archive["large"].numpy(), large)
+
+
+def test_one_that_is_no_array_does_not_change_what_the_others_are(tmp_path: Path) -> None:
+    arrays = {name: array for name, array in tensors().items() if name != "four"}
+    store = tg.store.Store.create(tmp_path / "run")
+    store.commit("plain", arrays)
+    store.commit("mixed", {**arrays, "zz": tg.dynd.array([[1], [2, 3]])})
+    with store.checkout("plain") as plain, store.checkout("mixed") as mixed:
+        for name in arrays:
+            one, other = plain[name], mixed[name]
+            assert (one.type, one.shape, one.cid()) == (other.type, other.shape, other.cid())
+            assert one.numpy().tobytes() == other.numpy().tobytes()
 
 
 def test_a_commit_of_many_writes_what_changed(tmp_path: Path) -> None:

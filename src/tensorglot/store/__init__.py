@@ -34,6 +34,7 @@ The verbs:
     ingest.py       from tensors to blocks
     small.py        the same for many small tensors at once
     checkout.py     from a commit to an archive
+    columns.py      the same for dense tensors, without an object for each
     distributed.py  the same for a commit that many ranks have written
     stats.py        what a store holds, what a commit costs
     structure.py    whether nodes are what they must be

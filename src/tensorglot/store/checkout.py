@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -38,11 +38,12 @@ from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical
 from tensorglot.store.blocks import Blocks
 from tensorglot.store.chunks import Chunks
-from tensorglot.store.manifest import Entry, Manifest
+from tensorglot.store.columns import ArrayColumns, dense_index, parse_columns
+from tensorglot.store.manifest import Entry, Manifest, Node
 from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_arrays, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.threads import Lock, for_each
-from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, RAW
+from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, DIGEST_NBYTES, RAW
 
 __all__ = [
     "FORMAT",
@@ -103,7 +104,8 @@ class ArraySource(BaseSource):
         self.blocks = Blocks(packs)
         self.concurrency = packs.backend.concurrency
         self._arrays = arrays
-        self._begins = list(accumulate((array.nbytes for array in arrays), initial=0))
+        sizes = arrays.nbytes.tolist() if isinstance(arrays, ArrayColumns) else [array.nbytes for array in arrays]
+        self._begins = list(accumulate(sizes, initial=0))
         self.size = self._begins[-1]
         if self.size >= 1 << 63:
             raise LimitError(f"arrays of {self.size} bytes in total", rule="store.size")
@@ -210,11 +212,16 @@ class ArraySource(BaseSource):
         return room
 
 
-def _check_expansion(packs: Packs, parts: Sequence[PartRow], limits: Limits) -> None:
-    """Refuses values that are far larger than what is stored of them, before anything loops over them."""
+def _check_expansion(packs: Packs, arrays: Iterable[tuple[Type, int]], limits: Limits) -> None:
+    """Refuses values that are far larger than what is stored of them, before anything loops over them.
+
+    `arrays` are types with the bytes of all arrays of each.
+    """
     stored = sum(index.nbytes for index in packs.indexes.values())
-    nbytes = sum(part.array.nbytes for part in parts)
-    linking = sum(part.array.nbytes for part in parts if may_link(part.type))
+    nbytes = linking = 0
+    for type, size in arrays:
+        nbytes += size
+        linking += size if may_link(type) else 0
     for claimed, spare in ((nbytes, SPARE_NBYTES), (linking, CHUNK_NBYTES)):
         if claimed > spare + limits.store_ratio * stored:
             raise LimitError(
@@ -228,15 +235,61 @@ def _is_small(array: ArrayNode) -> bool:
 
 def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[], Archive] | None) -> Archive:
     """The tensors of a commit."""
-    entries = Manifest(commit.tensors, partial(read_node, packs)).entries(limits.tensors_or())
-    blocks = packs.read_many([link.digest for _, link in entries], DAG_CBOR)
-    tensors = _tensors(packs, entries, blocks)
+    manifest = Manifest(commit.tensors, partial(read_node, packs), partial(_read_nodes, packs))
+    leaves = manifest.leaves(limits.tensors_or())
+    names = [name for node in leaves for name in node.names]
+    digests = [digest for node in leaves for digest in _tensor_digests(node)]
+    blocks = packs.read_many(digests, DAG_CBOR)
+    opened = _open_dense(packs, names, blocks, limits, reopen) or _open_any(packs, names, blocks, limits, reopen)
+    head = bytes(CID(bytes(DIGEST_NBYTES), DAG_CBOR))[:-DIGEST_NBYTES]
+    cids = [head + digest for digest in digests]
+    index = replace(opened[0], format=FORMAT, metadata=commit.metadata, cids=cids)
+    return Archive(index, opened[1], limits=limits, reopen=reopen)
+
+
+def _tensor_digests(leaf: Node) -> list[bytes]:
+    for name, link in zip(leaf.names, leaf.links, strict=True) if leaf.digests is None else ():
+        try:
+            check_node(link)
+        except FormatError as error:
+            error.tensor = name
+            raise
+    return [] if leaf.digests is None else leaf.digests
+
+
+def _read_nodes(packs: Packs, links: Sequence[CID]) -> list[bytes]:
+    for link in links:
+        check_node(link)
+    return packs.read_many([link.digest for link in links], DAG_CBOR)
+
+
+def _open_dense(
+    packs: Packs, names: list[str], blocks: Sequence[bytes], limits: Limits, reopen: Callable[[], Archive] | None
+) -> tuple[Index, ArraySource] | None:
+    """Tensors that are dense arrays without attributes; None if one is not, or is malformed."""
+    try:
+        arrays = parse_columns(blocks)
+        types = [] if arrays is None else [_type_of(text, nbytes) for text, nbytes in arrays.kinds]
+    except FormatError:
+        return None
+    index = None if arrays is None else dense_index(names, arrays, types)
+    if arrays is None or index is None:
+        return None
+    counts = np.bincount(arrays.rows, minlength=len(types)).tolist()
+    sizes = [count * nbytes for count, (_, nbytes) in zip(counts, arrays.kinds, strict=True)]
+    _check_expansion(packs, zip(types, sizes, strict=True), limits)
+    return index, ArraySource(packs, arrays, reopen)
+
+
+def _open_any(
+    packs: Packs, names: list[str], blocks: Sequence[bytes], limits: Limits, reopen: Callable[[], Archive] | None
+) -> tuple[Index, ArraySource]:
+    """Tensors of any kind. An error names the tensor."""
+    tensors = _tensors(packs, names, blocks)
     parts = [part for tensor in tensors for part in tensor.parts]
-    _check_expansion(packs, parts, limits)
+    _check_expansion(packs, ((part.type, part.array.nbytes) for part in parts), limits)
     source = ArraySource(packs, [part.array for part in parts], reopen)
-    cids = [bytes(link) for _, link in entries]
-    index = replace(rows_index(tensors, source.spans), format=FORMAT, metadata=commit.metadata, cids=cids)
-    return Archive(index, source, limits=limits, reopen=reopen)
+    return rows_index(tensors, source.spans), source
 
 
 def _source_again(reopen: Callable[[], Archive]) -> Source | None:
@@ -245,8 +298,8 @@ def _source_again(reopen: Callable[[], Archive]) -> Source | None:
 
 def array_tensor(packs: Packs, array: ArrayNode) -> Tensor:
     """One value, without a name."""
-    part = PartRow("data", array, _type_of(array))
-    _check_expansion(packs, [part], DEFAULT)
+    part = PartRow("data", array, _type_of(array.type, array.nbytes))
+    _check_expansion(packs, [(part.type, array.nbytes)], DEFAULT)
     source = ArraySource(packs, [array])
     return Archive(rows_index([TensorRows("", [part])], source.spans), source).tensor_at(0)
 
@@ -270,18 +323,17 @@ class TensorRows(NamedTuple):
     """Node of a tensor with attributes, or with several parts."""
 
 
-def _tensors(packs: Packs, entries: Sequence[Entry], blocks: Sequence[bytes]) -> list[TensorRows]:
+def _tensors(packs: Packs, names: Sequence[str], blocks: Sequence[bytes]) -> list[TensorRows]:
     found = []
     types: dict[tuple[str, int], Type] = {}
-    for (name, link), block, array in zip(entries, blocks, parse_arrays(blocks), strict=True):
+    for name, block, array in zip(names, blocks, parse_arrays(blocks), strict=True):
         try:
-            check_node(link)
             if array is None:
                 found.append(_tensor(packs, name, block))
                 continue
             key = array.type, array.nbytes
             if key not in types:
-                types[key] = _type_of(array)
+                types[key] = _type_of(*key)
             found.append(TensorRows(name, [PartRow("data", array, types[key])]))
         except TensorglotError as error:
             error.tensor = name
@@ -295,7 +347,7 @@ def _tensor(packs: Packs, name: str, block: bytes) -> TensorRows:
     parts = []
     for part in node.parts:
         array = parse_array(read_node(packs, part.array))
-        parts.append(PartRow(part.name, array, _type_of(array), part.dtype, part.shape))
+        parts.append(PartRow(part.name, array, _type_of(array.type, array.nbytes), part.dtype, part.shape))
         whole = node.layout in ("dense", NESTED) and part.dtype is None
         if whole and (len(node.parts), array.type) != (1, node.type):
             raise FormatError(f"a {node.layout} tensor needs one array of its type", rule="store.tensor")
@@ -319,7 +371,7 @@ def _check_sparse(name: str, node: TensorNode, parts: Sequence[PartRow]) -> None
 
 def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:
     """Checks the nodes of a tensor, as reading it does; returns its arrays."""
-    (tensor,) = _tensors(packs, [(name, link)], [read_node(packs, link)])
+    (tensor,) = _tensors(packs, [name], [read_node(packs, link)])
     arrays = [part.array for part in tensor.parts]
     if tensor.node is not None:
         source = ArraySource(packs, arrays)
@@ -329,20 +381,16 @@ def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:
 
 def check_tensors(packs: Packs, entries: Sequence[Entry]) -> None:
     """Checks that links are those of tensors, by their first nodes."""
-    for _, link in entries:
-        check_node(link)
-    _tensors(packs, entries, packs.read_many([link.digest for _, link in entries], DAG_CBOR))
+    _tensors(packs, [name for name, _ in entries], _read_nodes(packs, [link for _, link in entries]))
 
 
-def _type_of(array: ArrayNode) -> Type:
+def _type_of(text: str, nbytes: int) -> Type:
     """The type of an array, if the array has as many bytes as that requires."""
-    type = parse_type(array.type)
+    type = parse_type(text)
     block = dense_parts(type)
     fixed = plan_of(type).root.nbytes if block is None else _dense_nbytes(block)
-    if fixed is not None and fixed != array.nbytes:
-        raise FormatError(
-            f"a value of type {array.type:.60} needs {fixed} bytes, the array has {array.nbytes}", rule="store.array"
-        )
+    if fixed is not None and fixed != nbytes:
+        raise FormatError(f"a value of type {text:.60} needs {fixed} bytes, the array has {nbytes}", rule="store.array")
     return type
 
 

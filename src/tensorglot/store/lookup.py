@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,16 @@ class Stored(NamedTuple):
     def order(self) -> tuple[int, str, int]:
         """For copying: bases come before their deltas, neighbours together."""
         return self.record.depth, self.pack, self.record.offset
+
+
+class Together(NamedTuple):
+    """Blocks of one record."""
+
+    first: Stored
+    positions: list[int]
+    """Which of the blocks that were looked up they are."""
+    begins: list[int]
+    sizes: list[int]
 
 
 class LeftOut(NamedTuple):
@@ -143,16 +154,18 @@ class Table:
                     rows[position] = 0 if found is None else self.rows[found]
         return packs, rows
 
-    def places(self, digests: Sequence[bytes]) -> dict[tuple[int, int], list[tuple[int, int]]]:
-        """Pack and record to the positions and rows of the blocks in it; blocks that are not there are left out."""
+    def by_record(self, digests: Sequence[bytes]) -> Iterator[Together]:
+        """The records that blocks are in, with their blocks; blocks that are not there are left out."""
         packs, rows = self.find_many(digests)
-        found: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for pack in np.unique(packs[packs >= 0]).tolist():
-            here = np.flatnonzero(packs == pack)
-            records = self.indexes[pack].blocks["record"][rows[here]].tolist()
-            for record, position, row in zip(records, here.tolist(), rows[here].tolist(), strict=True):
-                found.setdefault((pack, record), []).append((position, row))
-        return found
+            blocks, here = self.indexes[pack].blocks, np.flatnonzero(packs == pack)
+            here = here[np.argsort(blocks["record"][rows[here]], kind="stable")]
+            inside = rows[here]
+            cuts = np.flatnonzero(np.diff(blocks["record"][inside].astype(np.int64), prepend=-1)).tolist()
+            columns = here.tolist(), blocks["begin"][inside].tolist(), blocks["nbytes"][inside].tolist()
+            for first, last in pairwise([*cuts, len(here)]):
+                stored = Stored(self.names[pack], self.indexes[pack].record(inside.item(first)))
+                yield Together(stored, *(column[first:last] for column in columns))
 
 
 def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:

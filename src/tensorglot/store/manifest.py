@@ -19,9 +19,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tensorglot.cached import cached_property
 from tensorglot.errors import FormatError
 from tensorglot.wire import cbor
-from tensorglot.wire.cid import CID, DAG_CBOR, LINK_HEAD, LINK_NBYTES, PROFILE, parse_links
+from tensorglot.wire.cid import (
+    CID,
+    DAG_CBOR,
+    LINK_HEAD,
+    LINK_NBYTES,
+    PROFILE,
+    blake3_cids,
+    parse_digests,
+    parse_links,
+)
 
 __all__ = ["MAX_LEVELS", "Entry", "Manifest", "Node", "build", "parse_node"]
 
@@ -37,12 +47,19 @@ Add = Callable[[bytes], CID]
 Read = Callable[[CID], bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Node:
     leaf: bool
     names: list[str]
     """Names of the tensors; in an inner node the first name below each link."""
-    links: list[CID]
+    digests: list[bytes] | None
+    """Of the links, which are to nodes; None if one of them is not."""
+    others: list[CID]
+    """The links, if there are no digests."""
+
+    @cached_property
+    def links(self) -> list[CID]:
+        return self.others if self.digests is None else blake3_cids(self.digests, DAG_CBOR)
 
 
 def build(entries: Sequence[Entry], add: Add) -> CID:
@@ -84,27 +101,39 @@ def parse_node(block: bytes) -> Node:
     if cursor.count("a manifest", cbor.MAP) != 2:
         raise _malformed()
     names: list[str] | None = None
+    digests: list[bytes] | None = None
     links: list[CID] | None = None
     leaf = False
     for _ in range(2):
         key = cursor.text("a key")
         if key == "links":
             count = cursor.count("links")
-            links = parse_links(block, cursor.pos, count)
-            if links is None:
-                raise _malformed()
+            digests, links = _parse_links(block, cursor.pos, count)
             cursor.pos += count * LINK_NBYTES
         elif key in ("names", "first"):
             leaf = key == "names"
             names = [cursor.text("a name") for _ in range(cursor.count("names"))]
         else:
             raise _malformed()
-    if names is None or links is None or len(names) != len(links) or not (leaf or names):
+    if names is None or links is None or len(names) != len(links if digests is None else digests):
+        raise _malformed()
+    if not (leaf or names):
         raise _malformed()
     keys = [name.encode() for name in names]
     if any(a >= b for a, b in pairwise(keys)):
         raise FormatError("the names of a manifest are not sorted, or not unique", rule="store.manifest.order")
-    return Node(leaf, names, links)
+    return Node(leaf, names, digests, links)
+
+
+def _parse_links(block: bytes, begin: int, count: int) -> tuple[list[bytes] | None, list[CID]]:
+    """The digests of links to nodes, or else the links: of 100,000 tensors no object is made for each."""
+    alike = parse_digests(block, begin, count)
+    if alike is not None and alike[0] == DAG_CBOR:
+        return alike[1], []
+    links = parse_links(block, begin, count)
+    if links is None:
+        raise _malformed()
+    return None, links
 
 
 def _malformed() -> FormatError:
@@ -112,11 +141,11 @@ def _malformed() -> FormatError:
 
 
 class Manifest:
-    """The names of one commit, read node by node."""
+    """The names of one commit, read node by node; with `read_each`, all nodes below one at once."""
 
-    def __init__(self, root: CID, read: Read) -> None:
+    def __init__(self, root: CID, read: Read, read_each: Callable[[Sequence[CID]], list[bytes]] | None = None) -> None:
         self.root = root
-        self._read = read
+        self._read, self._read_each = read, read_each
         self._nodes: dict[CID, Node] = {}
 
     def _node(self, link: CID) -> Node:
@@ -126,6 +155,13 @@ class Manifest:
                 raise _malformed()
             node = self._nodes[link] = parse_node(self._read(link))
         return node
+
+    def _below(self, node: Node) -> list[CID]:
+        """The links of an inner node, whose nodes will be needed."""
+        if self._read_each is not None and node.digests is not None:
+            new = [link for link in dict.fromkeys(node.links) if link not in self._nodes]
+            self._nodes.update(zip(new, map(parse_node, self._read_each(new)), strict=True))
+        return node.links
 
     def find(self, name: str) -> CID | None:
         """The link of one tensor, by reading the nodes on the way to it."""
@@ -143,7 +179,12 @@ class Manifest:
 
     def entries(self, most: int) -> list[Entry]:
         """All tensors, in the order of their names; more than `most` are an error."""
-        found: list[Entry] = []
+        return [entry for node in self.leaves(most) for entry in zip(node.names, node.links, strict=True)]
+
+    def leaves(self, most: int) -> list[Node]:
+        """The nodes that have them."""
+        found: list[Node] = []
+        count, last = 0, b""
         stack = [(self.root, 0, "")]
         while stack:
             link, level, first = stack.pop()
@@ -153,13 +194,14 @@ class Manifest:
             if first and node.names[:1] != [first]:
                 raise FormatError("a manifest names the first tensor of a node wrongly", rule="store.manifest.order")
             if node.leaf:
-                if found and node.names and found[-1][0].encode() >= node.names[0].encode():
+                if count and node.names and last >= node.names[0].encode():
                     raise FormatError("the names of a manifest are not sorted", rule="store.manifest.order")
-                found += zip(node.names, node.links, strict=True)
-                if len(found) > most:
+                found.append(node)
+                count, last = count + len(node.names), node.names[-1].encode() if node.names else last
+                if count > most:
                     raise FormatError(f"more than {most} tensors (Limits.tensors)", rule="store.manifest.count")
             else:
-                below = zip(node.links, [level + 1] * len(node.links), node.names, strict=True)
+                below = zip(self._below(node), [level + 1] * len(node.names), node.names, strict=True)
                 stack.extend(reversed(list(below)))
         return found
 

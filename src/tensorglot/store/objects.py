@@ -23,6 +23,8 @@ from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR, DIGEST_NBYTES, RAW, blake3_cids, decode_node, encode_node
 
 __all__ = [
+    "LEAF_HEAD",
+    "LEAF_NBYTES",
     "ArrayNode",
     "Commit",
     "PartNode",
@@ -56,25 +58,26 @@ class ArrayNode(NamedTuple):
         return array_block(self.type, self.nbytes, self.data)
 
 
-_LEAF_NBYTES = len(ARRAY_HEAD) + 4 + DIGEST_NBYTES
-_LEAF_HEAD = ARRAY_HEAD + bytes((1, RAW, BLAKE3, DIGEST_NBYTES))
+LEAF_NBYTES = len(ARRAY_HEAD) + 4 + DIGEST_NBYTES
+"""Where the digest ends in the node of an array that is one block; it begins behind LEAF_HEAD."""
+LEAF_HEAD = ARRAY_HEAD + bytes((1, RAW, BLAKE3, DIGEST_NBYTES))
 
 
 def leaf_array_ends(type: str, nbytes: int) -> tuple[bytes, bytes]:
     """What is before and behind the digest in the node of an array that is one block."""
     block = ArrayNode(type, nbytes, CID(bytes(DIGEST_NBYTES))).encode()
-    return block[: len(_LEAF_HEAD)], block[_LEAF_NBYTES:]
+    return block[: len(LEAF_HEAD)], block[LEAF_NBYTES:]
 
 
 def parse_arrays(blocks: Sequence[bytes]) -> list[ArrayNode | None]:
     """Many array nodes; None for other nodes. Sizes and types that repeat are parsed once."""
     known: dict[bytes, ArrayNode] = {}
     found: list[ArrayNode | None] = []
-    begin = len(_LEAF_HEAD)
-    data = blake3_cids((block[begin:_LEAF_NBYTES] for block in blocks), RAW)
+    begin = len(LEAF_HEAD)
+    data = blake3_cids((block[begin:LEAF_NBYTES] for block in blocks), RAW)
     for block, cid in zip(blocks, data, strict=True):
-        end = block[_LEAF_NBYTES:]
-        like = known.get(end) if block.startswith(_LEAF_HEAD) else None
+        end = block[LEAF_NBYTES:]
+        like = known.get(end) if block.startswith(LEAF_HEAD) else None
         if like is not None:
             found.append(ArrayNode(like.type, like.nbytes, cid))
         elif block[:1] == b"\xa4":

@@ -212,21 +212,16 @@ class Packs:
 
     def read_many(self, digests: Sequence[bytes], codec: int = RAW) -> list[bytes]:
         """Many blocks, each compared with its digest. Small ones are found and decoded together."""
-        table = self.table
-        found: dict[int, bytes] = {}
-        for (pack, _), places in table.places(digests).items():
-            index = table.indexes[pack]
-            first = index.record(places[0][1])
-            if first.grouped:
-                stored = Stored(table.names[pack], first)
+        found: list[bytes | None] = [None] * len(digests)
+        for group in self.table.by_record(digests):
+            if group.first.record.grouped:
                 with contextlib.suppress(*READ_ERRORS):  # gone or damaged: each is looked up again below
-                    data = self._group(stored)
-                    for at, block in places:
-                        begin = int(index.blocks["begin"][block])
-                        part = data[begin : begin + int(index.blocks["nbytes"][block])]
+                    data = self._group(group.first)
+                    for at, begin, nbytes in zip(group.positions, group.begins, group.sizes, strict=True):
+                        part = data[begin : begin + nbytes]
                         _compare(digests[at], part)
                         found[at] = part
-        return [found[at] if at in found else self.read(digest, codec) for at, digest in enumerate(digests)]
+        return [self.read(digest, codec) if part is None else part for digest, part in zip(digests, found, strict=True)]
 
     def read_into(self, digest: bytes, out: memoryview) -> None:
         """A block of `len(out)` bytes, compared with its digest."""

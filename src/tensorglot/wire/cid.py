@@ -54,6 +54,7 @@ __all__ = [
     "decode_node",
     "encode_node",
     "parse_chunk_node",
+    "parse_digests",
     "parse_links",
 ]
 
@@ -155,16 +156,26 @@ def parse_links(block: bytes, begin: int, count: int) -> list[CID] | None:
     end = begin + count * LINK_NBYTES
     if not count or end > len(block):
         return None if count else []
-    heads = np.frombuffer(block, np.uint8, count * LINK_NBYTES, begin).reshape(count, -1)[:, :-DIGEST_NBYTES]
-    first = heads[0].tobytes()
-    if not (heads == heads[0]).all() or first[:-4] != LINK_HEAD or first[-2:] != bytes((BLAKE3, DIGEST_NBYTES)):
+    alike = parse_digests(block, begin, count)
+    if alike is None:
         links = [block[at : at + LINK_NBYTES] for at in range(begin, end, LINK_NBYTES)]
         if not all(link.startswith(LINK_HEAD) for link in links):
             return None
         return [CID.from_bytes(link[len(LINK_HEAD) :]) for link in links]
+    return blake3_cids(alike[1], alike[0])
+
+
+def parse_digests(block: bytes, begin: int, count: int) -> tuple[int, list[bytes]] | None:
+    """The codec and the digests of so many links; None unless all have the same codec, and BLAKE3."""
+    end = begin + count * LINK_NBYTES
+    if not count or end > len(block):
+        return None
+    heads = np.frombuffer(block, np.uint8, count * LINK_NBYTES, begin).reshape(count, -1)[:, :-DIGEST_NBYTES]
+    first = heads[0].tobytes()
+    if not (heads == heads[0]).all() or first[:-4] != LINK_HEAD or first[-2:] != bytes((BLAKE3, DIGEST_NBYTES)):
+        return None
     codec = CID.from_bytes(block[begin + len(LINK_HEAD) : begin + LINK_NBYTES]).codec
-    skipped = len(first)
-    return blake3_cids((block[at + skipped : at + LINK_NBYTES] for at in range(begin, end, LINK_NBYTES)), codec)
+    return codec, [block[at - DIGEST_NBYTES : at] for at in range(begin + LINK_NBYTES, end + 1, LINK_NBYTES)]
 
 
 def cid_texts(cids: Sequence[bytes]) -> list[str]:
