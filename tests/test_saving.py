@@ -11,6 +11,7 @@ import os
 import resource
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +262,40 @@ def test_no_metadata_is_stored_where_there_is_no_place_for_any(format: str) -> N
     with pytest.raises(tg.UnsupportedError) as caught:
         tg.dumps(values, format=format, metadata={"k": "v"})
     assert caught.value.rule == "save.metadata"
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
+@pytest.mark.parametrize("lacks", ["", "O_TMPFILE"])
+def test_an_error_of_a_save_names_the_target(
+    number: int, lacks: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for strike in range(2, 100):  # the first operation opens the directory, and names that
+        fault = OSError(number, os.strerror(number), "." if strike % 2 else None)
+        faulty = FaultyOs(strike, fault)
+        faulty.lacks = frozenset({lacks})
+        with monkeypatch.context() as patched:
+            patched.setattr(sink, "os", faulty)
+            try:
+                tg.save(target, NEW)
+            except OSError:
+                if faulty.calls[strike - 1] not in ("stat", "unlink", "close"):
+                    assert (fault.filename, str(fault).count("->")) == (str(target), 0), faulty.calls
+        if not faulty.struck:
+            return
+    raise AssertionError("a save without end")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder, new: tg.Writer(folder / new),
+        lambda folder, new: tg.split(folder / "model.bt", folder / new),
+        lambda folder, new: tg.convert(folder / "model.bt", folder / new, executor=ThreadPoolExecutor(1)),
+    ],
+    ids=["Writer", "split", "convert"],
+)
+def test_an_error_names_no_temporary_file(write: Any, target: Path) -> None:
+    for new in ("none/new.zt", "model.bt/new.zt"):
+        with pytest.raises(OSError, match=r"No such file|Not a directory") as caught:
+            write(target.parent, new)
+        assert "tmp" not in Path(caught.value.filename).name, caught.value

@@ -32,6 +32,7 @@ from tensorglot.bson.writing import Survey, WritePlan, dump, write_batches
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.place import as_place
+from tensorglot.io.sink import open_spool
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.wire.bson_vector import Row
 
@@ -136,11 +137,9 @@ def _repeatable(stream: Stream, plan: WritePlan) -> Iterator[Stream]:
     if stream.repeatable:
         yield stream
         return
-    beside = None
-    if not is_collection(plan.place) and not as_place(plan.place).remote:
-        beside = os.path.dirname(os.path.realpath(as_place(plan.place)))  # noqa: PTH120
+    local = not is_collection(plan.place) and not as_place(plan.place).remote
     fields: tuple[str, ...] = ()
-    with tempfile.TemporaryFile(dir=beside) as spool:
+    with open_spool(as_place(plan.place)) if local else tempfile.TemporaryFile() as spool:
         for batch in stream.batches(BATCH_NBYTES):
             fields = tuple(batch.fields)
             spool.writelines(dump([batch]))

@@ -30,7 +30,17 @@ from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
 from tensorglot.io.pieces import COPY_NBYTES, Piece, Stored, join_small, read_pieces
 
-__all__ = ["AtomicFile", "Writable", "copy_at", "is_temporary", "lock", "temporary_name", "write_at"]
+__all__ = [
+    "AtomicFile",
+    "Writable",
+    "copy_at",
+    "is_temporary",
+    "lock",
+    "name_in_errors",
+    "open_spool",
+    "temporary_name",
+    "write_at",
+]
 
 Writable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 
@@ -40,6 +50,7 @@ _LOCK_SECONDS = 0.2
 """A lock is advisory, and anybody who can open a directory can hold one: then a save continues without it."""
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 """How an operating system or a file system says that it does not have an operation."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def temporary_name() -> str:
@@ -94,7 +105,8 @@ class AtomicFile:
         try:
             self._directory = os.open(self._parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._old = self._stat_target()
-            self._create()
+            with name_in_errors(self._target):
+                self._create()
         except BaseException:
             self._abandon()
             raise
@@ -136,11 +148,12 @@ class AtomicFile:
         """Preallocates: a full disk is an error before anything is written."""
         if nbytes <= _RESERVE_NBYTES or not hasattr(os, "posix_fallocate"):
             return
-        try:
-            os.posix_fallocate(self._fd, 0, nbytes)
-        except OSError as error:
-            if error.errno not in _UNSUPPORTED:
-                raise
+        with name_in_errors(self._target):
+            try:
+                os.posix_fallocate(self._fd, 0, nbytes)
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
 
     def write(self, pieces: Iterable[Piece]) -> int:
         """Appends all pieces, small ones together. Returns the size of the file so far."""
@@ -161,7 +174,8 @@ class AtomicFile:
         return begin
 
     def _write_buffer(self, data: memoryview) -> None:
-        write_at(self._fd, data, self._position)
+        with name_in_errors(self._target):
+            write_at(self._fd, data, self._position)
         self._position += len(data)
 
     def _copy(self, span: Stored) -> Iterator[memoryview]:
@@ -173,7 +187,12 @@ class AtomicFile:
 
     def _copy_range(self, source: FileSource, begin: int, end: int) -> int:
         """Copies by copy_file_range; returns the end of what was copied."""
-        done = copy_range(source, begin, end, self._fd, self._position)
+        try:
+            done = copy_range(source, begin, end, self._fd, self._position)
+        except OSError as error:
+            if error.errno in _FULL:  # any other may be a fault of the source
+                error.filename = str(self._target)
+            raise
         self._position += done - begin
         return done
 
@@ -182,7 +201,8 @@ class AtomicFile:
     ) -> None:
         try:
             if kind is None:
-                self._finish()
+                with name_in_errors(self._target):
+                    self._finish()
         finally:
             self._abandon()
 
@@ -267,6 +287,30 @@ class AtomicFile:
                     os.close(directory)
 
     __del__ = _abandon  # an interrupt may come before the `with` block has us, or before `__exit__` has begun
+
+
+@contextlib.contextmanager
+def name_in_errors(target: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors of the operating system name the file that the caller chose, and not a temporary one.
+
+    Except for one that is there already, which is not the target.
+    """
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        error.filename = os.fspath(target)
+        del error.filename2  # the new name of a file that could not be renamed; None would be printed
+        raise
+
+
+def open_spool(target: str | os.PathLike[str]) -> BinaryIO:
+    """An unnamed file in the directory of a target."""
+    from tempfile import TemporaryFile
+
+    with name_in_errors(target):
+        return TemporaryFile(dir=os.path.dirname(os.path.realpath(target)))  # noqa: PTH120
 
 
 @contextlib.contextmanager

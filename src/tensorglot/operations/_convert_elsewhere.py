@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -27,7 +27,7 @@ from tensorglot.containers.table import Format, WriteOptions
 from tensorglot.errors import TruncatedError
 from tensorglot.io.local import FileSource
 from tensorglot.io.place import Place
-from tensorglot.io.sink import AtomicFile, Writable, write_at
+from tensorglot.io.sink import AtomicFile, Writable, name_in_errors, write_at
 from tensorglot.io.target import version_read
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import as_bytes, buffers
@@ -121,7 +121,8 @@ def _staging_file(target: Writable) -> Iterator[str]:
     folder = Path(os.path.realpath(target)).parent if isinstance(target, Place) and not target.remote else None
     from tempfile import mkstemp
 
-    fd, path = mkstemp(prefix=".tensorglot-", suffix=".tmp", dir=folder)
+    with nullcontext() if folder is None else name_in_errors(folder):
+        fd, path = mkstemp(prefix=".tensorglot-", suffix=".tmp", dir=folder)
     os.close(fd)
     try:
         yield path

@@ -21,7 +21,7 @@ from tensorglot.errors import Hint, UnsupportedError
 from tensorglot.io.in_place import append_tail
 from tensorglot.io.local import FileSource, Stamp
 from tensorglot.io.place import Place
-from tensorglot.io.sink import AtomicFile
+from tensorglot.io.sink import AtomicFile, open_spool
 from tensorglot.io.stream import write_stream
 from tensorglot.io.target import open_target
 from tensorglot.io.upload import Upload
@@ -85,10 +85,7 @@ def append(
     chunks = spec.container.append(archive, Revision(names, added, metadata, settled))
     if chunks is None:
         return None
-    directory = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
-    from tempfile import TemporaryFile
-
-    with TemporaryFile(dir=directory) as spool:
+    with open_spool(path) as spool:
         held: Chunk = b""
         for chunk in chunks:
             write_stream(spool, [held])

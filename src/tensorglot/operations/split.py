@@ -29,7 +29,7 @@ from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.folder import Folder
 from tensorglot.io.place import Place, as_place
-from tensorglot.io.sink import Writable, temporary_name
+from tensorglot.io.sink import Writable, name_in_errors, temporary_name
 from tensorglot.io.target import open_target
 from tensorglot.io.urls import check_target
 from tensorglot.limits import Limits
@@ -111,7 +111,8 @@ def _new_directory(given: Folder, durable: bool) -> Iterator[Folder]:
         raise InputError("the target exists and is not an empty directory", rule="split.target", path=str(directory))
     temporary = directory.parent / temporary_name()
     try:
-        temporary.mkdir()
+        with name_in_errors(directory):
+            temporary.mkdir()
         mode = temporary.stat().st_mode
         temporary.chmod(0o700)
         yield Folder(Place.at(str(temporary)))

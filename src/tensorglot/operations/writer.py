@@ -30,7 +30,7 @@ from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.place import Place
-from tensorglot.io.sink import Writable
+from tensorglot.io.sink import Writable, open_spool
 from tensorglot.io.stream import write_stream
 from tensorglot.io.target import open_target
 from tensorglot.model.dtypes import DType, dtype_of
@@ -166,10 +166,8 @@ class Writer:
         self._choices: dict[str, dict[str, str | None]] = {"compression": {}, "checksum": {}}
         self._metadata = metadata
         open_target(target)  # refused before a tensor is added
-        directory = None
-        if isinstance(target, Place) and not target.remote:
-            directory = os.path.dirname(os.path.realpath(target))  # noqa: PTH120
-        self._spool = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
+        beside = target if isinstance(target, Place) and not target.remote else None
+        self._spool = tempfile.TemporaryFile() if beside is None else open_spool(beside)  # noqa: SIM115
         self._source = FileSource(os.dup(self._spool.fileno()))
         self._tensors: dict[str, Tensor] = {}
         self._streams: list[TensorStream] = []
