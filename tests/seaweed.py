@@ -56,6 +56,10 @@ class Seaweed:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+        self._choose_ports()
+
+    def _choose_ports(self) -> None:
         self.ports = free_ports(4)
         self.endpoint = f"http://127.0.0.1:{self.ports[0]}"
         self.options = {
@@ -74,15 +78,20 @@ class Seaweed:
             "AWS_REGION": "us-east-1",
         }
         """The same by the usual names."""
-        self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the server and waits until an object can be written. Another process may take a port meanwhile."""
+        """Starts the server and waits until an object can be written.
+
+        Another process may take a port before the server has it: the first start then tries other ports.
+        """
+        first = self.process is None
         for _ in range(3):
             self._spawn()
             if self._answers():
                 return
             self.kill()
+            if first:
+                self._choose_ports()
         missing(f"weed does not start: {(self.folder / 'log').read_text(errors='replace')[-500:]}")
 
     def _spawn(self) -> None:
