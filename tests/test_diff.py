@@ -160,6 +160,11 @@ def test_repr_says_how_many_and_what_first() -> None:
     )
 
 
+def test_counts_have_separators() -> None:
+    change = tg.diff({"w": np.zeros(2000)}, {"w": np.arange(2000.0)}).changes[0]
+    assert change.what == "1,999 of 2,000 elements (99.95%), by at most 1999, relative 1"
+
+
 def test_names_are_escaped() -> None:
     assert "\x1b" not in repr(tg.diff({"\x1b[2J": [1]}, {}))
 

@@ -39,7 +39,7 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "256 * 64 * bfloat16" in shown(cells, 'archive["layers.0.up"]')
     assert "1 of 7 tensors differ" in shown(cells, "changes")
     assert "<td>step</td><td>metadata</td><td>1 → 2</td>" in shown(cells, "changes")
-    assert "512 of 16384 elements (3.12%)" in shown(cells, "changes")
+    assert "512 of 16,384 elements (3.12%)" in shown(cells, "changes")
     assert "<td>64</td>" in shown(cells, "stats"), "the NaN of one row"
     assert "step 2" in shown(cells, "second")
     assert "<td>commits</td><td>2</td>" in shown(cells, "store.stats()")

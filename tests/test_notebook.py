@@ -50,7 +50,8 @@ def test_every_value_has_a_table(tmp_path: Path) -> None:
     assert "closed" in archive._repr_html_()
 
 
-def test_numbers_are_aligned_to_the_right() -> None:
-    cells = re.findall(r'<td style="text-align: (\w+)">([^<]*)', tg.stats({"w": np.arange(4)})._repr_html_())
-    assert [side for side, _ in cells] == ["left", *["right"] * 9, "left"]
-    assert cells[3] == ("right", "3")
+def test_numbers_are_aligned_to_the_right_in_one_line() -> None:
+    cells = re.findall(r'<td style="([^"]*)">([^<]*)', tg.stats({"w": np.arange(4)})._repr_html_())
+    right = "text-align: right; white-space: nowrap"
+    assert [style for style, _ in cells] == ["text-align: left", *[right] * 9, "text-align: left"]
+    assert cells[3] == (right, "3")

@@ -381,6 +381,54 @@ def test_branches_are_in_the_order_of_their_numbers(chromium: Any, tmp_path: Pat
         assert nodes == ["0", "1", "2", "3", "10", "11"]
 
 
+def test_levels_of_the_tree_are_open_as_far_as_they_fit_a_screen(chromium: Any, tmp_path: Path) -> None:
+    names = [f"layers.{i}.{part}" for i in range(4) for part in ("mlp.up", "mlp.down", "norm")]
+    report.write({name: np.ones(2) for name in names} | {"head": np.ones(9)}, tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        labels = page.locator(".row .name bdi")
+        assert labels.all_inner_texts() == [
+            "layers",
+            *[text for i in range(4) for text in (str(i), "mlp", "norm")],
+            "head",
+        ]
+        page.fill("#search", "layers.2")
+        assert labels.all_inner_texts() == ["layers.2", "mlp", "up", "down", "norm"]
+        page.fill("#search", "")
+        page.locator(".row.node").first.click()
+        assert labels.all_inner_texts() == ["layers", "head"]
+    report.write({f"layers.{i}.{part}": np.ones(2) for i in range(99) for part in "ab"}, tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        assert page.locator(".row .name bdi").all_inner_texts()[:5] == ["layers", "0", "a", "b", "1"]
+
+
+SHARES = """(canvas) => {
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return ["--changed", "--equal"].map((colour) => {
+    canvas.style.color = `var(${colour})`;
+    const wanted = getComputedStyle(canvas).color.match(/\\d+/g).map(Number);
+    let count = 0;
+    for (let i = 0; i < data.length; i += 4) count += wanted.every((value, k) => Math.abs(data[i + k] - value) < 3);
+    return count / (data.length / 4);
+  });
+}"""
+"""The shares of a map that have the colours of what changed, and of what did not."""
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_one_small_change_among_thousands_of_equal_tensors_is_on_the_map(
+    chromium: Any, theme: str, tmp_path: Path
+) -> None:
+    before = {f"t{i}": np.ones(4, np.float32) for i in range(5000)}
+    after = before | {"t77": np.zeros(4, np.float32), "t3000": np.ones(4, np.float32) * 2}
+    report.write(before, tmp_path / "page.html", other=after)
+    with opened(chromium, (tmp_path / "page.html").as_uri(), theme) as page:
+        page.wait_for_selector("#maps canvas")
+        for canvas in page.query_selector_all("#maps canvas"):
+            changed, equal = page.evaluate(SHARES, canvas)
+            assert 0 < changed < 0.01
+            assert equal > 0.6
+
+
 def test_axes_and_scales_of_one_value_say_it_once(chromium: Any, tmp_path: Path) -> None:
     values = {"step": np.array(12_345), "nothing": np.full(3, np.nan), "few": np.array([-1, 0, 1]), "": np.ones((2, 2))}
     report.write(values, tmp_path / "page.html")

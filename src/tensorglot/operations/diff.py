@@ -66,15 +66,15 @@ class Change(Record):
         if self.values is None:
             return f"{self.kind} {_short(self.old)} → {_short(self.new)}"
         if self.kind == "bits":
-            return f"the same numbers, {self.values.bits_only} of {self.values.count} with different bits"
+            return f"the same numbers, {self.values.bits_only:,} of {self.values.count:,} with different bits"
         return _describe(self.values)
 
 
 def _describe(values: Comparison) -> str:
-    text = f"{values.changed} of {values.count} elements ({values.share:.2%})"
+    text = f"{values.changed:,} of {values.count:,} elements ({values.share:.2%})"
     if values.largest_absolute:
         text += f", by at most {values.largest_absolute:.6g}, relative {values.largest_relative:.3g}"
-    return text + (f", {values.nan} NaN on one side" if values.nan else "")
+    return text + (f", {values.nan:,} NaN on one side" if values.nan else "")
 
 
 def _short(value: Any) -> str:

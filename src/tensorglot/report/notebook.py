@@ -52,8 +52,8 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], 
 
 def _cells(tag: str, columns: Sequence[str], row: Sequence[object]) -> Iterator[str]:
     for column, cell in zip(columns, row, strict=True):
-        side = "right" if column in NUMBERS else "left"
-        yield f'<{tag} style="text-align: {side}">{_text(cell)}</{tag}>'
+        style = "text-align: right; white-space: nowrap" if column in NUMBERS else "text-align: left"
+        yield f'<{tag} style="{style}">{_text(cell)}</{tag}>'
 
 
 def _fields(title: str, fields: dict[str, object]) -> str:

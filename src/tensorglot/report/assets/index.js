@@ -81,16 +81,23 @@ function inOrder(children) {
   return made.every(({ label }) => /^\d/.test(label)) ? made.sort((a, b) => parseInt(a.label) - parseInt(b.label)) : made;
 }
 
+/** The children of a node, where a chain of single branches is one: model. → model.layers. */
+function branches(node) {
+  return inOrder(node.children).map((child) => {
+    let { label } = child;
+    while (child.children?.size === 1) {
+      child = child.children.values().next().value;
+      label += child.label;
+    }
+    return { child, label };
+  });
+}
+
 /** The visible rows of a tree. */
 function flatten(root, isOpen) {
   const rows = [];
   const walk = (node, depth) => {
-    for (let child of inOrder(node.children)) {
-      let label = child.label;
-      while (child.children?.size === 1) {  // model. → model.layers.
-        child = child.children.values().next().value;
-        label += child.label;
-      }
+    for (const { child, label } of branches(node)) {
       if (child.tensor !== undefined) {
         rows.push({ tensor: child.tensor, label, depth });
       } else {
@@ -102,6 +109,16 @@ function flatten(root, isOpen) {
   };
   walk(root, 0);
   return rows;
+}
+
+/** How many levels of branches can be open so that at most so many rows are visible. */
+function levelsThatFit(root, most) {
+  let level = branches(root), rows = level.length;
+  for (let levels = 0; ; levels++) {
+    level = level.flatMap(({ child }) => (child.children ? branches(child) : []));
+    rows += level.length;
+    if (!level.length || rows > most) return levels;
+  }
 }
 
 const NATURAL = new Intl.Collator("en", { numeric: true });

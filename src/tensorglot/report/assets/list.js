@@ -1,6 +1,6 @@
 // The list of tensors: only the rows in sight are in the document, however many there are.
 
-const ROW_HEIGHT = 30, ROWS_BEYOND = 8;
+const ROW_HEIGHT = 30, ROWS_BEYOND = 8, ROWS_OF_A_SCREEN = 16;
 
 class TensorList {
   constructor(index, onPick) {
@@ -16,13 +16,16 @@ class TensorList {
     this.refresh();
   }
 
-  /** Computes the rows anew: after a search, in another order, or when a branch opens. */
+  /** Computes the rows anew: after a search, in another order, or when a branch opens.
+   *  As many levels of the tree are open as fit a screen; of what was found, all. */
   refresh({ keep = null } = {}) {
     const { index } = this;
     const chosen = this.text ? search(index, this.text) : index.names.map((_, i) => i);
     this.chosen = chosen;
     if (this.order === "tree") {
-      this.rows = flatten(makeTree(index, chosen), (node, depth) => this.isOpen(node, depth, chosen.length));
+      const tree = makeTree(index, chosen);
+      const levels = this.text && chosen.length <= 2000 ? Infinity : levelsThatFit(tree, ROWS_OF_A_SCREEN);
+      this.rows = flatten(tree, (node, depth) => this.open.get(node.path) ?? depth < levels);
     } else {
       const { sort } = ORDERS[this.order];
       this.rows = (sort ? [...chosen].sort(sort(index)) : chosen).map((tensor) => ({ tensor, label: index.names[tensor], depth: 0 }));
@@ -32,11 +35,6 @@ class TensorList {
     this.inner.style.height = `${this.rows.length * ROW_HEIGHT}px`;
     this.box.style.setProperty("--rows", Math.max(3, this.rows.length));
     this.draw(true);
-  }
-
-  /** Small files are open from the start, large ones down to the first branches, found ones always. */
-  isOpen(node, depth, found) {
-    return this.open.get(node.path) ?? (found <= 60 || (this.text !== "" && found <= 2000) || (depth === 0 && node.children.size <= 40) || (depth === 1 && node.children.size <= 16));
   }
 
   draw(anew = false) {

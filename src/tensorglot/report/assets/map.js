@@ -58,7 +58,7 @@ class FileMap {
     const found = this.byChange ? this.spans.map(({ tensor }) => (this.index.known(tensor) ? this.index.change(tensor) : undefined)) : [];
     const known = [
       ["--empty", 1, "not compared yet", (change) => change === undefined],
-      ["--soft", 0.28, "equal", (change) => change === null],
+      ["--equal", 1, "equal", (change) => change === null],
       ["--changed", 0.7, "changed: the stronger, the more elements", (change) => change && change[1] !== null],
       ["--reshaped", 1, "another shape or type", (change) => change && change[1] === null && !/added|removed/.test(change[0])],
       ["--bad", 1, "only in the first file", (change) => change?.[0].includes("removed")],
@@ -74,11 +74,19 @@ class FileMap {
       if (!this.byChange) return [get(colourOf(this.index.kind(tensor))), 1];
       const change = this.index.change(tensor);
       if (!this.index.known(tensor)) return [get("--empty"), 1];
-      if (change === null) return [get("--soft"), 0.28];
+      if (change === null) return [get("--equal"), 1];
       if (change[0].includes("added")) return [get("--good"), 1];
       if (change[0].includes("removed")) return [get("--bad"), 1];
       return change[1] === null ? [get("--reshaped"), 1] : [get("--changed"), 0.35 + 0.65 * Math.sqrt(change[1])];
     };
+  }
+
+  isChanged(tensor) { return this.byChange && Boolean(this.index.change(tensor)); }
+
+  /** What changed is painted last, so that one small tensor among thousands of equal ones is seen. */
+  inPaintingOrder() {
+    if (!this.byChange) return this.spans;
+    return [...this.spans.filter(({ tensor }) => !this.isChanged(tensor)), ...this.spans.filter(({ tensor }) => this.isChanged(tensor))];
   }
 
   draw() {
@@ -96,15 +104,15 @@ class FileMap {
     const colour = this.colours(), gap = resolve("--panel");
     context.fillStyle = resolve("--empty");
     for (let line = 0; line < lines; line++) context.fillRect(0, line * (LINE_HEIGHT + LINE_GAP), width, LINE_HEIGHT);
-    const strip = (begin, end, paint) => {
+    const strip = (begin, end, paint) => {  // whole pixels: edges of thousands of spans would blend with the ground
       for (let line = Math.min(lines - 1, Math.floor(begin / perLine)); line < lines && line * perLine < end; line++) {
-        const from = Math.max(0, (begin - line * perLine) / perLine) * width;
-        const to = Math.min(1, (end - line * perLine) / perLine) * width;
+        const from = Math.round(Math.max(0, (begin - line * perLine) / perLine) * width);
+        const to = Math.round(Math.min(1, (end - line * perLine) / perLine) * width);
         paint(from, line * (LINE_HEIGHT + LINE_GAP), to - from);
       }
     };
     let before = null, even = false;
-    for (const { begin, end, tensor } of this.spans) {
+    for (const { begin, end, tensor } of this.inPaintingOrder()) {
       let [fill, opacity] = colour(tensor);
       even = before === fill && !even;  // neighbours of one type are told apart
       before = fill;
@@ -112,7 +120,7 @@ class FileMap {
       strip(begin, end, (x, y, w) => {
         context.globalAlpha = opacity;
         context.fillStyle = fill;
-        context.fillRect(x, y, Math.max(w, 0.4), LINE_HEIGHT);
+        context.fillRect(x, y, Math.max(w, this.isChanged(tensor) ? 2 : 1), LINE_HEIGHT);
         context.globalAlpha = 1;
         if (w > 3) { context.fillStyle = gap; context.fillRect(x + w - 0.75, y, 0.75, LINE_HEIGHT); }
       });
@@ -121,7 +129,7 @@ class FileMap {
       context.strokeStyle = resolve("--ink");
       context.lineWidth = 2;
       for (const { begin, end, tensor } of this.spans) {
-        if (tensor === this.selected) strip(begin, end, (x, y, w) => context.strokeRect(x + 1, y + 1, Math.max(w - 2, 1), LINE_HEIGHT - 2));
+        if (tensor === this.selected) strip(begin, end, (x, y, w) => (w < 6 ? context.strokeRect(x - 1, y + 1, Math.max(w, 2) + 2, LINE_HEIGHT - 2) : context.strokeRect(x + 1, y + 1, w - 2, LINE_HEIGHT - 2)));
       }
     }
     this.canvas.setAttribute("aria-label", `${plural(this.spans.length, "span")} of ${bytes(this.total)}`);
