@@ -100,6 +100,18 @@ class Revision:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsFirst:
+    """A file whose index is made from what whoever writes the rows has hashed."""
+
+    chunks: Iterator[Chunk]
+    """The file up to the index; rows as `Archive.chunks` gives them."""
+    algorithms: Sequence[str | None]
+    """The checksum of each row."""
+    end: Callable[[Sequence[bytes]], Iterator[Chunk]]
+    """The index and what follows, from the digest of each row; empty for one without a checksum."""
+
+
+@dataclass(frozen=True, slots=True)
 class Container:
     """What the module of a format provides: its dtype codes, its two functions, and optional operations."""
 
@@ -128,6 +140,11 @@ class Container:
     """Whether a version can store elements of an unknown dtype under its name in the file."""
     metadata_faults: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
     """Keys of metadata that cannot be stored, each with the reason, where `metadata="any"` is not any value."""
+    rows_first: Callable[[Archive, WriteOptions], RowsFirst | None] | None = None
+    """The file in two steps, if its rows are stored as they are, and the index behind them has their checksums.
+
+    None if places depend on values: of tensors that are compressed, or of one blob.
+    """
     raw_rows: bool = False
     """Rows are written as `Archive.chunks` gives them, and the rest of the file depends on the index alone."""
     tensors_max: int = TENSORS_MAX

@@ -6,9 +6,10 @@ source, decodes and casts these tensors, and writes them. It may run twice, on a
 worker after the first one died: it writes the same bytes to the same place.
 
 Where a format stores rows as they are (`Container.raw_rows`), the file is the target's own
-temporary file: the calling process writes what is between the rows; an object of S3 is
-uploaded by the workers (`_convert_parts`). A format whose bytes depend on the values
-(checksums, compression) is written from a staging file here.
+temporary file: the calling process writes what is between the rows. An object of S3 is
+uploaded by the workers (`_convert_parts`), also of a format whose index follows the rows
+(`Container.rows_first`). A file whose bytes depend on the values otherwise (checksums,
+compression) is written from a staging file here.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.containers.table import Format, WriteOptions
+from tensorglot.containers.table import Format, RowsFirst, WriteOptions
 from tensorglot.errors import TruncatedError
 from tensorglot.io.local import FileSource
 from tensorglot.io.place import Place
 from tensorglot.io.sink import AtomicFile, Writable, name_in_errors, write_at
 from tensorglot.io.target import version_read
 from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
 from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.operations._conversion_plan import Plan, Step
 from tensorglot.operations._convert_archive import Account, make_archive
 from tensorglot.operations._convert_parts import upload_converted
 from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, run_jobs
-from tensorglot.operations._file_layout import RowPlace, file_layout
+from tensorglot.operations._file_layout import RowPlace, file_layout, rows_layout
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._progress import start_progress
 from tensorglot.operations._sidecar import drop_sidecar
@@ -58,10 +60,15 @@ def convert_elsewhere(
 ) -> list[Account]:
     """Writes the archive of a plan by workers. Returns what was done to values."""
     jobs = _Jobs(executor, source, converted, plan, strict)
-    if spec.container.raw_rows and isinstance(target, Place):
+    if isinstance(target, Place):
         sources = {converted.source, *converted.index.sources.values()} - {None}
         read = next((found for one in sources if (found := version_read(one, target)) is not None), None)
-        if not target.remote:
+        if target.remote:
+            etag = read if isinstance(read, str) else None
+            done = _upload(executor, source, target, converted, plan, spec, settled, strict=strict, expect=etag)
+            if done is not None:
+                return done
+        elif spec.container.raw_rows:
             stamp = None if isinstance(read, str) else read
             with AtomicFile(target, durable=plan.save.durable, expect=stamp, shared=True) as file:
                 offsets = np.zeros(len(converted.index.dtypes), np.int64)
@@ -73,37 +80,62 @@ def convert_elsewhere(
                 accounts = jobs.run(file.path, offsets)
             drop_sidecar(target)
             return accounts
-        from tensorglot.io.multipart import multipart_upload
-
-        upload = multipart_upload(target.text, target.options)
-        if upload is not None:
-            etag = read if isinstance(read, str) else None
-            return upload_converted(
-                executor, source, upload, converted, plan, spec, settled, strict=strict, expect=etag
-            )
     with _staging_file(target) as path:
-        sizes = converted.index.nbytes
-        begins = np.cumsum(sizes) - sizes
-        _share_ties(begins, converted.index.row_offsets, plan)
-        accounts = jobs.run(path, begins)
+        index = _decoded(converted.index, plan)
+        accounts = jobs.run(path, index.begins)
         staged = FileSource(path)
         try:
-            index = replace(
-                converted.index,
-                begins=begins,
-                ends=begins + sizes,
-                codecs={},
-                decoded_nbytes={},
-                payloads=None,
-                sources={},
-                big_endian=frozenset(),
-                checksums=None,
-                checksums_decoded=None,
-            )
             write_archive(target, Archive(index, staged), spec, settled, replace(plan.save, progress=None))
         finally:
             staged.close()
     return accounts
+
+
+def _upload(
+    executor: Executor,
+    source: Reference,
+    target: Place,
+    converted: Archive,
+    plan: Plan,
+    spec: Format,
+    settled: WriteOptions,
+    *,
+    strict: bool,
+    expect: str | None,
+) -> list[Account] | None:
+    """Uploads by workers; None if the format or the server does not allow it."""
+    from tensorglot.io.multipart import multipart_upload
+
+    upload = multipart_upload(target.text, target.options)
+    if upload is None:
+        return None
+    if spec.container.raw_rows:
+        layout: RowsFirst | Iterator[RowPlace | memoryview] | None = file_layout(converted, spec, settled)
+    else:
+        large = int(converted.index.nbytes.sum()) >= JOB_NBYTES
+        layout = rows_layout(_decoded(converted.index, plan), spec, settled) if large else None
+    if layout is None:
+        return None
+    return upload_converted(executor, source, upload, converted, plan, layout, strict=strict, expect=expect)
+
+
+def _decoded(index: Index, plan: Plan) -> Index:
+    """The rows as workers make them, one behind the other."""
+    sizes = index.nbytes
+    begins = np.cumsum(sizes) - sizes
+    _share_ties(begins, index.row_offsets, plan)
+    return replace(
+        index,
+        begins=begins,
+        ends=begins + sizes,
+        codecs={},
+        decoded_nbytes={},
+        payloads=None,
+        sources={},
+        big_endian=frozenset(),
+        checksums=None,
+        checksums_decoded=None,
+    )
 
 
 def _share_ties(begins: NDArray[np.int64], row_offsets: NDArray[np.int64], plan: Plan) -> None:

@@ -5,6 +5,9 @@ file, into jobs of some rows with what is between them; a job has numbers of par
 own, so that workers need not know of each other. A job that runs twice sends the same
 parts again. The object appears when the calling process completes the upload; after an
 error it aborts it, and nothing is there.
+
+Where an index follows the rows and has their checksums (zTensor 0.1), workers return the
+digests of their rows, and the calling process uploads the index as the last part.
 """
 
 from __future__ import annotations
@@ -16,17 +19,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tensorglot.containers.table import Format, WriteOptions
+from tensorglot.containers.table import RowsFirst
 from tensorglot.errors import TruncatedError
 from tensorglot.model.archive import Archive
-from tensorglot.model.payload import as_bytes, buffers
+from tensorglot.model.payload import Chunk, as_bytes, buffers
 from tensorglot.operations._conversion_plan import Plan, Step
 from tensorglot.operations._convert_archive import Account, make_archive
 from tensorglot.operations._executor import JOB_NBYTES, Reference, run_jobs
-from tensorglot.operations._file_layout import RowPlace, file_layout
+from tensorglot.operations._file_layout import RowPlace
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._progress import start_progress
 from tensorglot.threads import Executor
+from tensorglot.wire import checksums
 
 if TYPE_CHECKING:
     from tensorglot.io.multipart import MultipartUpload
@@ -47,6 +51,8 @@ class _RowSpan:
     begin: int
     end: int
     whole: bool = True
+    algorithm: str | None = None
+    """Of its checksum, which is returned."""
 
 
 _Segment = _RowSpan | bytes
@@ -68,28 +74,31 @@ def upload_converted(
     upload: MultipartUpload,
     converted: Archive,
     plan: Plan,
-    spec: Format,
-    settled: WriteOptions,
+    layout: Iterator[RowPlace | memoryview] | RowsFirst,
     *,
     strict: bool,
     expect: str | None,
 ) -> list[Account]:
     """Uploads the archive of a plan by workers. Returns what was done to values."""
     least = max(_PART_NBYTES, -(-int(converted.index.nbytes.sum()) // _MOST_PARTS))
-    spans = list(_cut(_segments(converted, plan, spec, settled, max(JOB_NBYTES, least)), least))
+    ended = layout if isinstance(layout, RowsFirst) else None
+    spans = list(_cut(_segments(converted, plan, layout, max(JOB_NBYTES, least)), least, last=ended is None))
     sent = replace(plan, save=SaveOptions(), metadata=None, losses=())
     begun = upload.begin()
     try:
         jobs = ((source, *_own_steps(span, sent), strict, begun) for span in spans)
-        accounts, etags = [], []
+        accounts, etags, digests = [], [], []
         total, done = sum(sum(span.sizes) for span in spans), 0
         with start_progress(plan.save.progress, "converting") as report:
-            for span, (found, tags) in zip(spans, run_jobs(executor, _upload_span, jobs), strict=True):
-                accounts += found
-                etags += tags
+            for span, sent_span in zip(spans, run_jobs(executor, _upload_span, jobs), strict=True):
+                accounts += sent_span.accounts
+                etags += sent_span.etags
+                digests += sent_span.digests
                 done += sum(span.sizes)
                 if report is not None:
                     report(done, total)
+        if ended is not None:
+            etags.append(begun.send(len(etags) + 1, b"".join(map(as_bytes, buffers(ended.end(digests))))))
         begun.complete(etags, expect)
     except BaseException:
         with contextlib.suppress(OSError):  # the first error is what matters
@@ -98,38 +107,48 @@ def upload_converted(
     return accounts
 
 
-def _segments(converted: Archive, plan: Plan, spec: Format, settled: WriteOptions, most: int) -> Iterator[_Segment]:
-    """The file in order. A large row that is copied without a checksum is cut into pieces."""
-    checksums = converted.index.checksums
-    for part in file_layout(converted, spec, settled):
+def _segments(
+    converted: Archive, plan: Plan, layout: Iterator[RowPlace | memoryview] | RowsFirst, most: int
+) -> Iterator[_Segment]:
+    """The file in order. A large row that is copied, and has no checksum before or after, is cut into pieces."""
+    known = converted.index.checksums
+    chunks: Iterator[Chunk]
+    chunks, algorithms = (layout.chunks, layout.algorithms) if isinstance(layout, RowsFirst) else (layout, None)
+    for part in chunks:
         if not isinstance(part, RowPlace):
-            yield bytes(part)
+            yield bytes(as_bytes(part))
             continue
-        copied = plan.steps[part.row].action == "copy" and (checksums is None or checksums[part.row] is None)
-        if not copied or part.nbytes < 2 * most:
-            yield _RowSpan(part.row, 0, part.nbytes)
+        algorithm = None if algorithms is None else algorithms[part.row]
+        copied = plan.steps[part.row].action == "copy" and (known is None or known[part.row] is None)
+        if not copied or algorithm is not None or part.nbytes < 2 * most:
+            yield _RowSpan(part.row, 0, part.nbytes, algorithm=algorithm)
             continue
         for begin in range(0, part.nbytes, most):
             yield _RowSpan(part.row, begin, min(begin + most, part.nbytes), whole=False)
 
 
-def _cut(segments: Iterator[_Segment], least: int) -> Iterator[_Span]:
-    """Spans of at least a job's bytes. Parts have at least `least` bytes, but for the last of all."""
+def _cut(segments: Iterator[_Segment], least: int, *, last: bool) -> Iterator[_Span]:
+    """Spans of at least a job's bytes. Parts have at least `least` bytes, but for the last one of the object."""
+    enough = max(JOB_NBYTES, least)
     held: list[_Segment] = []
-    nbytes, number = 0, 1
-
-    def span() -> _Span:
-        count = max(1, nbytes // least)
-        return _Span(tuple(held), (*(least,) * (count - 1), nbytes - (count - 1) * least), number)
-
+    number = 1
+    together: list[list[_Segment]] = []
+    nbytes = 0
     for segment in segments:
         held.append(segment)
         nbytes += _nbytes(segment)
-        if nbytes >= max(JOB_NBYTES, least):
-            yield (made := span())
-            held, nbytes, number = [], 0, number + len(made.sizes)
-    if nbytes:
-        yield span()
+        if nbytes >= enough:
+            together.append(held)
+            held, nbytes = [], 0
+    if together and not last:
+        together[-1] += held
+    elif held:
+        together.append(held)
+    for some in together:
+        nbytes = sum(map(_nbytes, some))
+        count = max(1, nbytes // least)
+        yield _Span(tuple(some), (*(least,) * (count - 1), nbytes - (count - 1) * least), number)
+        number += count
 
 
 def _nbytes(segment: _Segment) -> int:
@@ -148,22 +167,37 @@ def _own_steps(span: _Span, plan: Plan) -> tuple[_Span, Plan]:
     return replace(span, segments=segments), replace(plan, steps=tuple(steps))
 
 
-def _upload_span(
-    archive: Archive, span: _Span, plan: Plan, strict: bool, upload: MultipartUpload
-) -> tuple[list[Account], list[str]]:
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """What a worker has done."""
+
+    accounts: list[Account]
+    etags: list[str]
+    digests: list[bytes]
+    """Of its rows; empty for one without a checksum."""
+
+
+def _upload_span(archive: Archive, span: _Span, plan: Plan, strict: bool, upload: MultipartUpload) -> _Sent:
     """The job of a worker: makes the bytes of a span and sends them, a part at a time."""
     converted, codecs = make_archive(archive, plan, attributes=False, strict=strict, executor=None)
     etags: list[str] = []
+    digests: list[bytes] = []
     held = bytearray()
     for segment in span.segments:
+        algorithm = None if isinstance(segment, bytes) else segment.algorithm
+        running = None if algorithm is None else checksums.hasher(algorithm)
         for data in _bytes_of(segment, converted):
+            if running is not None:
+                running.update(memoryview(data))
             held += data
             while len(etags) + 1 < len(span.sizes) and len(held) >= span.sizes[len(etags)]:
                 nbytes = span.sizes[len(etags)]
                 etags.append(upload.send(span.first_part + len(etags), held[:nbytes]))
                 del held[:nbytes]
+        if isinstance(segment, _RowSpan) and segment.begin == 0:
+            digests.append(b"" if running is None else running.digest())
     etags.append(upload.send(span.first_part + len(etags), held))
-    return [replace(codec.account, tensor=name) for name, codec in codecs.items()], etags
+    return _Sent([replace(codec.account, tensor=name) for name, codec in codecs.items()], etags, digests)
 
 
 def _bytes_of(segment: _Segment, converted: Archive) -> Iterator[bytes | memoryview]:

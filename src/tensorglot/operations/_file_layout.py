@@ -1,21 +1,24 @@
 """The bytes of a file before any tensor is read: what is between the rows, and the place of each row.
 
-For formats that store rows as they are (`Container.raw_rows`). Their writer runs over an
-archive whose rows are places; workers fill these in.
+For formats that store rows as they are (`Container.raw_rows`, `Container.rows_first`). Their
+writer runs over an archive whose rows are places; workers fill these in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.containers.table import Format, WriteOptions
+from tensorglot.containers.table import Format, RowsFirst, WriteOptions
+from tensorglot.io.local import BufferSource
 from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, as_bytes, buffers
 
-__all__ = ["RowPlace", "file_layout"]
+__all__ = ["RowPlace", "file_layout", "rows_layout"]
 
 
 class RowPlace(bytes):
@@ -39,7 +42,19 @@ class _Places(Archive):
 
 def file_layout(archive: Archive, spec: Format, settled: WriteOptions) -> Iterator[RowPlace | memoryview]:
     """The file from its first byte to its last."""
-    for chunk in spec.write(_Places(archive.index, archive.source, limits=archive.limits), settled):
+    return _laid_out(spec.write(_Places(archive.index, archive.source, limits=archive.limits), settled))
+
+
+def rows_layout(index: Index, spec: Format, settled: WriteOptions) -> RowsFirst | None:
+    """For formats that have their index behind the rows; None if the file has no layout before they are read."""
+    if spec.container.rows_first is None:
+        return None
+    found = spec.container.rows_first(_Places(index, BufferSource(b"")), settled)
+    return None if found is None else replace(found, chunks=_laid_out(found.chunks))
+
+
+def _laid_out(chunks: Iterator[Chunk]) -> Iterator[RowPlace | memoryview]:
+    for chunk in chunks:
         if isinstance(chunk, RowPlace):
             yield chunk
         else:

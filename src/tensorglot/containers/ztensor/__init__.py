@@ -22,7 +22,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tensorglot.containers.table import Container, ReadOptions, Revision, WriteOptions
+from tensorglot.containers.table import Container, ReadOptions, Revision, RowsFirst, WriteOptions
 from tensorglot.containers.ztensor import edit, manifest, revise, v01, v1, v2, write01, write2
 from tensorglot.containers.ztensor.constants import (
     INDEX_NBYTES,
@@ -103,6 +103,11 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     return _WRITERS[options.version](archive, options)
 
 
+def rows_first(archive: Archive, options: WriteOptions) -> RowsFirst | None:
+    """For version 0.1; in version 2 equal contents are stored once, so places depend on values."""
+    return write01.rows_first(archive, options) if options.version == "0.1" else None
+
+
 def edit_metadata(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
     """The file of an archive with other metadata."""
     assert archive.source is not None  # noqa: S101
@@ -147,6 +152,7 @@ CONTAINER = Container(
     edit=edit_metadata,
     revise=revise_tensors,
     append=revise.append_2,
+    rows_first=rows_first,
     inspect=inspect,
     content_digest=content_digest,
     dtypes_in=dtypes_in,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.containers.table import WriteOptions, check_header
+from tensorglot.containers.table import RowsFirst, WriteOptions, check_header
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, MAGIC_01, NAMES_01
 from tensorglot.containers.ztensor.entries import KNOWN
 from tensorglot.containers.ztensor.hashing import HashingThread, RowHasher
@@ -41,7 +41,7 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
 from tensorglot.wire.prefixed import join_texts
 
-__all__ = ["encode_index", "end_file", "entries_of", "metadata_entry", "place_entries", "write"]
+__all__ = ["encode_index", "end_file", "entries_of", "metadata_entry", "place_entries", "rows_first", "write"]
 
 _THEIR_CODE = np.full(256, -1, np.int16)
 _THEIR_CODE[[BY_NAME[name].code for name in NAMES_01]] = range(len(NAMES_01))
@@ -168,6 +168,35 @@ def _write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     yield MAGIC_01
     yield from place_entries(entries, len(MAGIC_01), options.level)
     yield from end_file(encode_index(entries))
+
+
+def rows_first(archive: Archive, options: WriteOptions) -> RowsFirst | None:
+    """The same file in two steps, if each tensor is one part that is neither compressed nor shared."""
+    index = archive.index
+    special = index.layouts or index.first_rows is not None or index.unknown_dtypes or index.codecs
+    if special or options.compression.choices or archive.find_ties():
+        return None
+    entries = list(entries_of(archive, options))
+    rows = entries[len(entries) - len(index.names) :]
+
+    def chunks() -> Iterator[Chunk]:
+        yield MAGIC_01
+        position = len(MAGIC_01)
+        for row, entry in enumerate(entries, len(rows) - len(entries)):
+            yield bytes(-position % ALIGNMENT_01)
+            entry.blob.offset = position = position + -position % ALIGNMENT_01
+            entry.blob.size = entry.blob.part.nbytes
+            position += entry.blob.size
+            if row >= 0:  # the metadata come first, and have no bytes
+                yield from archive.chunks(np.array([row]))
+
+    def end(digests: Sequence[bytes]) -> Iterator[Chunk]:
+        for entry, digest in zip(rows, digests, strict=True):
+            if entry.blob.algorithm is not None:
+                entry.blob.checksum = str(checksums.Checksum(entry.blob.algorithm, digest))
+        yield from end_file(encode_index(entries))
+
+    return RowsFirst(chunks(), [entry.blob.algorithm for entry in rows], end)
 
 
 def place_entries(entries: Sequence[Entry], position: int, level: int | None) -> Iterator[Chunk]:
