@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.case import Counted
-from benchmarks.measure import timed
+from benchmarks.measure import temporary, timed
 
 __all__ = ["LIMIT", "VERBS", "exponent", "main", "sizes"]
 
@@ -220,15 +220,15 @@ def main(arguments: list[str]) -> None:
         if axis == "bytes":
             points.pop("views", None)
         for size in sizes(least, most) if most else ():
-            with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            with temporary(options.folder) as folder:
                 for name in ("a.zt", "b.zt"):
-                    write_source(axis, size, Path(folder) / name)
-                fits = available_nbytes() > 2.5 * (Path(folder) / "a.zt").stat().st_size
+                    write_source(axis, size, folder / name)
+                fits = available_nbytes() > 2.5 * (folder / "a.zt").stat().st_size
                 for verb, found in points.items():
                     if verb in IN_MEMORY and not fits:
                         print(f"{axis:8}{size:14,} {verb:16}left out: does not fit in memory twice", flush=True)
                         continue
-                    found.append({"size": size, **measure(verb, Path(folder), options.rounds)})
+                    found.append({"size": size, **measure(verb, folder, options.rounds)})
                     shown = f"{found[-1]['ms']:12.2f} ms {found[-1]['extra_nbytes'] / 1e6:8.0f} MB"
                     print(f"{axis:8}{size:14,} {verb:16}{shown}", flush=True)
         if most:

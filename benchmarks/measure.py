@@ -17,15 +17,26 @@ import mmap
 import os
 import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks.case import FIRST_USE, Case, Counted
 
-__all__ = ["memory", "ready", "timed", "warm"]
+__all__ = ["memory", "ready", "temporary", "timed", "warm"]
+
+
+@contextmanager
+def temporary(parent: Path | None) -> Iterator[Path]:
+    """A folder for the files of a run, in another one that is made if need be."""
+    if parent is not None:
+        parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent) as name:
+        yield Path(name)
 
 
 def warm(nbytes: int) -> None:

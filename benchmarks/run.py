@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import tempfile
+import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import import_module
@@ -26,6 +27,7 @@ from typing import Any
 from benchmarks import GROUPS
 from benchmarks.case import FIRST_USE, Case
 from benchmarks.claims import of_row
+from benchmarks.measure import temporary
 from benchmarks.peers import DISTRIBUTIONS, PROGRAMS, absent, installed, version
 
 __all__ = ["available", "commit", "environment", "main", "measure", "row"]
@@ -33,6 +35,9 @@ __all__ = ["available", "commit", "environment", "main", "measure", "row"]
 RESULTS = Path("benchmarks/results")
 SLOW = ("h5py", "pymongo lists", "python", "torch", "zarr")
 """Libraries that a quick run leaves out: they take most of the time, and are never the fastest."""
+LEAST_ROUNDS = 3
+CASE_SECONDS = 25.0
+"""A case that takes longer than this has no more rounds than these: starting the processes takes most of a full run."""
 FIGURES = ("ms", "extra_nbytes")
 """What every measurement has; anything else was counted by the action."""
 
@@ -52,10 +57,13 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def measure(group: str, cases: list[Case], quick: bool, folder: Path, rounds: int) -> tuple[list[Samples], float]:
+def measure(
+    group: str, cases: list[Case], quick: bool, folder: Path, rounds: int, seconds: float = math.inf
+) -> tuple[list[Samples], float]:
     """What every library of each case measured, in turns; an action that several cases have runs once in a turn.
 
-    And the highest load of the machine, by its average over a minute.
+    And the highest load of the machine, by its average over a minute. After `seconds` no
+    further round begins, if there were LEAST_ROUNDS.
     """
     actions = {
         (case.name, library): id(case.actions[library])
@@ -65,8 +73,10 @@ def measure(group: str, cases: list[Case], quick: bool, folder: Path, rounds: in
     }
     first = {action: job for job, action in reversed(actions.items())}
     samples: dict[int, list[dict[str, float]]] = {action: [] for action in actions.values()}
-    load = 0.0
+    load, end = 0.0, time.monotonic() + seconds
     for i in range(rounds):
+        if i >= LEAST_ROUNDS and time.monotonic() > end:
+            break
         for action in samples:
             name, library = first[action]
             command = [sys.executable, "-m", "benchmarks.measure", group, name, library, str(folder)]
@@ -173,7 +183,11 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("prefixes", nargs="*", help="cases whose names begin so; all without, and the store")
     parser.add_argument("--quick", action="store_true", help="the essentials, two rounds: about two minutes")
-    parser.add_argument("--rounds", type=int, help="processes for each library; by default what the case asks for")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="processes for each library; by default what the case asks for, fewer if it takes long",
+    )
     parser.add_argument("--json", type=Path, default=RESULTS / "run.json")
     parser.add_argument("--folder", type=Path, help="where the files are made, 25 GB; a temporary one without")
     parser.add_argument("--copies", type=int, default=1, help="of the model of 45 MB in a checkpoint of the store")
@@ -199,8 +213,7 @@ def main(arguments: list[str]) -> None:
         return named and (case.quick or not options.quick)
 
     print("\n".join(lacking()), flush=True)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
+    with temporary(options.folder) as folder:
         (folder / FIRST_USE).mkdir()
         chosen = [(group, case) for group, case in every if wanted(case)]
         for (group, _), turn in groupby(chosen, lambda pair: (pair[0], pair[1].together or pair[1].name)):
@@ -216,7 +229,8 @@ def main(arguments: list[str]) -> None:
                 if case.first_use:
                     case.prepare(folder / FIRST_USE)
             rounds = options.rounds or (2 if options.quick else max((case.rounds for case in cases), default=0))
-            found, load = measure(group, cases, options.quick, folder, rounds)
+            seconds = math.inf if options.rounds else CASE_SECONDS * len(cases)
+            found, load = measure(group, cases, options.quick, folder, rounds, seconds)
             for case, samples in zip(cases, found, strict=True):
                 entry = rows[case.name] = row(group, case, samples, load)
                 print("\n".join(lines(entry)), flush=True)

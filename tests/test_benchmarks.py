@@ -184,6 +184,22 @@ def test_an_action_of_two_rows_is_measured_once_in_a_turn(module, monkeypatch, t
     assert first["tensorglot"] != second["tensorglot"]
 
 
+def test_a_slow_case_has_fewer_rounds_and_never_fewer_than_three(module, monkeypatch, tmp_path) -> None:
+    run, done = module("run"), SimpleNamespace(returncode=0, stdout=json.dumps({"ms": 1, "extra_nbytes": 0}))
+    monkeypatch.setattr(run.subprocess, "run", lambda command, **options: done)
+    case = module("case").Case("a", {"tensorglot": print}, print, 1)
+    for seconds, rounds in ((0.0, run.LEAST_ROUNDS), (1e9, 7)):
+        (found,), _ = run.measure("containers", [case], False, tmp_path, 7, seconds)
+        assert len(found["tensorglot"]) == rounds
+
+
+def test_the_folder_of_a_run_is_made(module, tmp_path) -> None:
+    with module("measure").temporary(tmp_path / "not" / "there") as folder:
+        assert folder.is_dir()
+        assert folder.parent == tmp_path / "not" / "there"
+    assert not folder.exists()
+
+
 def test_a_row_keeps_every_sample_its_commit_and_its_load(module) -> None:
     run, made = module("run"), module("case").Case
     case = made("a", {"tensorglot": print, "pickle": print}, print, 1, goals={"pickle": 2.0}, limits={"ms": 3})
