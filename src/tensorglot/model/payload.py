@@ -12,6 +12,7 @@ unless the check is strict: then the whole payload is compared first.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -192,13 +193,20 @@ class Scattered(Codec, Protocol):
         ...
 
 
-@runtime_checkable
-class Undecodable(Codec, Protocol):
-    """A codec of bytes that can only be copied. It is asked before memory is allocated for what it cannot decode."""
+class Undecodable(ABC):
+    """A codec of values that are listed and cannot be read. It is asked before memory is allocated for them."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def refuse(self, payload: Encoded) -> TensorglotError:
         """The error for every attempt to decode."""
-        ...
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        raise self.refuse(payload)
+
+    def chunks(self, payload: Encoded) -> Iterator[Chunk]:
+        raise self.refuse(payload)
 
 
 @runtime_checkable
