@@ -85,7 +85,7 @@ class Source(Protocol):
 
     @property
     def concurrency(self) -> int | None:
-        """Reads at a time with which it is fastest; None: as many as there are processors."""
+        """The number of concurrent reads that is fastest; None for the number of processors."""
         ...
 
     def read(self, offset: int, nbytes: int) -> memoryview:
@@ -180,7 +180,7 @@ class Rearranged(Codec, Protocol):
     """A codec that changes the order or the width of elements, over the codec that compresses them, if any."""
 
     def below(self, payload: Encoded) -> Span | Encoded:
-        """The bytes before they are rearranged: those that a checksum of decoded bytes covers."""
+        """The decoded bytes before they are rearranged; a checksum of decoded bytes covers these."""
         ...
 
 
@@ -316,7 +316,7 @@ class Span:
             yield self
 
     def verify(self) -> None:
-        """Compares the checksum, if there is one that has not been compared yet."""
+        """Compares the checksum, unless there is none or it was compared before."""
         if self.check is not None and self.check.pending():
             shared = self.source.view(self.begin, self.nbytes)
             if shared is not None:
@@ -399,7 +399,7 @@ class Encoded:
             yield from self.codec.chunks(self._bare)
 
     def verify(self) -> None:
-        """Compares the checksum, if there is one that has not been compared yet."""
+        """Compares the checksum, unless there is none or it was compared before."""
         check = self.check
         if check is None or not check.pending():
             return
