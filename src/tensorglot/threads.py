@@ -107,7 +107,7 @@ def for_each(work: Callable[[T], None], items: Iterable[T], threads: int | None 
 
 
 def for_each_request(work: Callable[[T], None], items: Iterable[T]) -> None:
-    """The same for work that waits for a server, and that calls none of these functions."""
+    """Calls `work`, which waits for a server and calls no function of this module, on threads for requests."""
     jobs = list(items)
     if len(jobs) < 2 or threading.current_thread().name.startswith(_REQUEST_NAMES):
         for job in jobs:

@@ -149,7 +149,7 @@ class Slice:
         return list(self._open().shape)
 
     def get_dtype(self) -> str:
-        """The element type as safetensors names it: "F32", "BF16"; one that it does not have by our name."""
+        """The element type by safetensors' name ("F32", "BF16"), or by ours if safetensors has none."""
         part = self._open().parts.get("data")
         if part is None or part.dtype is None:
             return str(self.tensor.type)

@@ -61,7 +61,7 @@ def _bridge(module: str) -> Bridge:
 
 
 def find(value: Any) -> Bridge | None:
-    """The bridge for a value: by its class, or by one that this is derived from."""
+    """The bridge for a value, by its class or a base class of it."""
     kind = type(value)
     if kind not in _OF_CLASS:
         places = (place for base in kind.__mro__ for place in (base.__module__, base.__module__.partition(".")[0]))

@@ -98,7 +98,7 @@ class Embeddings:
         return Embeddings(small, self.key, self.ids, self.fields, ranges=kept, new_ranges=new)
 
     def with_ids(self) -> Embeddings:
-        """The same, with ids in any case: ObjectIds derived from the contents and the row if there are none.
+        """The same with ids; missing ones are ObjectIds derived from the contents and the row number.
 
         Equal contents get equal ids, so that an interrupted import is completed by running it again.
         """
@@ -119,7 +119,7 @@ class Embeddings:
         )
 
     def batches(self, nbytes: int = BATCH_NBYTES) -> Iterator[Embeddings]:
-        """All rows, about so many bytes of vectors at a time; one batch at least."""
+        """All rows in batches of about `nbytes` bytes of vectors; at least one batch."""
         nbytes = as_integer(nbytes, "nbytes", "bson.batches", 1)
         step = max(1, nbytes // max(1, self.vectors.row.nbytes))
         for begin in range(0, max(1, len(self)), step):
@@ -155,7 +155,7 @@ class Digest:
 
 
 def concat_embeddings(batches: Iterable[Embeddings], expected_rows: int = 0) -> Embeddings | None:
-    """The rows of all batches, None if there is no batch; one that is alone is not copied.
+    """The rows of all batches; None without batches. A single batch is not copied.
 
     Ids are kept if every batch has them. Memory for the expected rows is allocated at once;
     what is not touched costs nothing.

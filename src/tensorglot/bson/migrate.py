@@ -194,7 +194,7 @@ def _update(key: str, found: _Converted) -> Any:
 
 
 def _match_unchanged(key: str, found: _Converted) -> list[Any]:
-    """Returns conditions that hold while the array at the key is the one that was converted.
+    """Conditions that hold as long as the array at the key is unchanged since it was read.
 
     A query such as {key: array} also matches an array that contains that one. `$eq` in an
     expression compares whole arrays, but treats 1 as 1.0 and -0.0 as 0.0, and resolves a

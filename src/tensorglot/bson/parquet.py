@@ -169,7 +169,7 @@ class ParquetSource:
         return count
 
     def batches(self, nbytes: int | None) -> Iterator[Embeddings]:
-        """Batches with about so many bytes of vectors, all rows at once for None."""
+        """Batches of about `nbytes` bytes of vectors; None for all rows at once."""
         pa, schema = library("pyarrow", "arrow"), self.file.schema_arrow
         names = [name for name in schema.names if name in {self.key, self.id, *self.fields}]
         ranges = _ranges(schema.field(self.key).metadata or {})

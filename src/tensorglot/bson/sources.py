@@ -21,6 +21,7 @@ from tensorglot.bson.coerce import is_vector
 from tensorglot.bson.vector import encode
 from tensorglot.errors import FormatError, Hint, InputError, escape
 from tensorglot.io.local import BaseSource
+from tensorglot.io.place import as_place
 from tensorglot.io.source import source_for
 from tensorglot.limits import DEFAULT
 from tensorglot.threads import for_each
@@ -142,7 +143,7 @@ def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
 
 
 def _path_pieces(path: str | os.PathLike[str]) -> Iterator[tuple[int, memoryview]]:
-    file = source_for(path)
+    file = source_for(as_place(path))
     try:
         yield from _file_pieces(file)
     finally:

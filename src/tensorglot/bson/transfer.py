@@ -133,7 +133,7 @@ def transfer(
 
 @contextmanager
 def _repeatable(stream: Stream, plan: WritePlan) -> Iterator[Stream]:
-    """The stream, or for one that can be read only once, a copy in an unnamed file."""
+    """The stream; if it can be read only once, a copy in an unnamed file."""
     if stream.repeatable:
         yield stream
         return

@@ -43,7 +43,7 @@ def complete_names(context: click.Context, parameter: click.Parameter, typed: st
 
 
 def complete_refs(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Refs and tags of the store that was typed before; for `pull`, of the one that is pulled from."""
+    """Refs and tags of the store argument before the cursor; for `pull`, of the store to pull from."""
     import tensorglot as tg
 
     path = _typed_before(context, "other" if context.command.name == "pull" else "store")

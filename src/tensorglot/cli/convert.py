@@ -180,7 +180,7 @@ def _print_done(target: str, report: Conversion, on_loss: str) -> None:
 
 
 def _casts_text(casts: Sequence[Cast]) -> Iterator[str]:
-    """A line for each tensor that lost something; if there are many, those that overflowed, and one total."""
+    """A line for each tensor with rounded or overflowed values; for many tensors, only overflows and a total."""
     lossy = [cast for cast in casts if cast.rounded or cast.overflowed]
     many = len(lossy) > CASTS_SHOWN
     for cast in lossy:

@@ -166,7 +166,7 @@ def _summary(found: Diff, rows: Sequence[Row]) -> str:
 
 
 def _difference(change: Change) -> str:
-    """Old and new; for values, the number and share of those that changed."""
+    """Old and new; for values, the number and share of changed elements."""
     values = change.values
     if values is not None:
         return f"{values.changed:,} of {values.count:,}, {values.share:.2%}"

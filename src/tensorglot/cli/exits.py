@@ -126,7 +126,7 @@ def _report(error: BaseException, code: int, as_json: bool) -> None:
 
 
 def _near(error: OSError) -> str:
-    """The names in the same folder that are nearest to one that is missing."""
+    """The names in the same folder that are most similar to a missing file."""
     if not isinstance(error, FileNotFoundError) or error.filename2 is not None:
         return ""
     path = Path(os.fsdecode(error.filename))

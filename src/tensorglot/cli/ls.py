@@ -149,7 +149,7 @@ def _print_tree(
 
 
 def _long_columns(rows: Sequence[Entry]) -> tuple[list[Column], list[str]]:
-    """Columns of the long form, and the values of those that are the same in every row."""
+    """Columns of the long form, and the values of columns that are the same in every row."""
     columns, alike = [], []
     if any(row.stored_nbytes != row.nbytes for row in rows):
         columns.append(Column("stored", [human_nbytes(row.stored_nbytes) for row in rows], right=True))

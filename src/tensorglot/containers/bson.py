@@ -25,7 +25,17 @@ from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import UNKNOWN, Index
-from tensorglot.model.payload import PIECE_NBYTES, Buffer, Chunk, Codec, Encoded, Source, as_bytes, read_pieces
+from tensorglot.model.payload import (
+    PIECE_NBYTES,
+    Buffer,
+    Chunk,
+    Codec,
+    Encoded,
+    Source,
+    Undecodable,
+    as_bytes,
+    read_pieces,
+)
 from tensorglot.wire.bson import pieces
 from tensorglot.wire.bson_fields import Fields, scan
 from tensorglot.wire.bson_template import Tree, add_vector, stride, template, weave
@@ -113,18 +123,14 @@ class _Scattered:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
-    """The codec of a field that cannot be one matrix: raises the reason."""
+class _Refused(Undecodable):
+    """The codec of a field that cannot be one matrix."""
 
     trouble: str
     name: str = "bson"
 
-    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        raise UnsupportedError(self.trouble, rule="bson.field", tensor=payload.tensor, offset=payload.begin)
-
-    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        self.decode_into(payload, 0, memoryview(b""))
-        yield b""
+    def refuse(self, payload: Encoded) -> UnsupportedError:
+        return UnsupportedError(self.trouble, rule="bson.field", tensor=payload.tensor, offset=payload.begin)
 
 
 def read(source: Source, options: ReadOptions) -> Index:

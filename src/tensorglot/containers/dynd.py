@@ -203,7 +203,7 @@ def _texts(value: Value, node: Node) -> list[str]:
 
 
 def _types(texts: list[str], nbytes: list[int], limits: Limits, begin: int) -> list[Type]:
-    """Parses the types of tensors, and checks the sizes of those that are fixed."""
+    """Parses the types of tensors, and checks the sizes of fixed-size ones."""
     known = {text: _data_type(text, limits, begin) for text in dict.fromkeys(texts)}
     sizes = {text: _fixed_nbytes(type) for text, type in known.items()}
     for text, size in zip(texts, nbytes, strict=True):

@@ -34,6 +34,7 @@ from tensorglot.model.payload import (
     Encoded,
     Source,
     Span,
+    Undecodable,
     buffers,
     inner_payload,
     read_ahead,
@@ -88,7 +89,7 @@ class Deflated:
 
 
 @dataclass(frozen=True, slots=True)
-class Pickled:
+class Pickled(Undecodable):
     """The codec of an array of Python objects: only its checksum is ever read."""
 
     inner: Deflated | None
@@ -101,13 +102,6 @@ class Pickled:
 
     def refuse(self, payload: Encoded) -> UnsupportedError:
         return UnsupportedError(_PICKLE, rule="npz.objects", offset=payload.begin, tensor=payload.tensor)
-
-    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        raise self.refuse(payload)
-
-    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        self.decode_into(payload, 0, memoryview(b""))
-        yield b""
 
 
 _PICKLE = "an array of Python objects is a pickle, which is never loaded (could execute code)"

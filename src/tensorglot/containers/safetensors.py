@@ -154,7 +154,7 @@ def _check_covered(index: Index, data: int, size: int) -> None:
 
 
 def _check_canonical(header: bytes, index: Index) -> None:
-    """Checks that the header is byte for byte the one that would be written."""
+    """Checks that the header is identical to the one that `write` would produce."""
     order, codes = _order(index)
     ours = _encode(index, order, codes)
     if header != ours:

@@ -62,7 +62,7 @@ def _plain(value: Any) -> Any:
 
 
 def _finite(digits: str) -> float:
-    """A finite number; one that would round to infinity is refused."""
+    """A finite number; a number that would round to infinity is an error."""
     if math.isinf(number := float(digits)):
         raise InputError(f"{digits:.60} is out of range for float64", rule="dynd.range")
     return number

@@ -42,7 +42,7 @@ class LinkArray(np.ndarray[Any, np.dtype[np.uint8]]):
 
 
 def connect(value: Value, known: Mapping[CID, Any], store: Mapping[CID, Any] | None) -> Value:
-    """The same value; the links in it are those that are known, or load their values from a store when touched."""
+    """The same value; its links are the known ones, or load their values from a store on first access."""
     if not may_link(value.plan.type):
         return value
     columns: list[Column] = list(value.columns)

@@ -118,7 +118,7 @@ class Link:
         return self._cid
 
     def load(self, store: Mapping[CID, Any] | None = None) -> Tensor:
-        """The value. A lazy link loads it from the store, or the one that it came from, and checks it."""
+        """The value. A lazy link loads it from `store`, or from the store it came from, and checks it."""
         with self._lock:
             if self._tensor is None:
                 source = self._store if store is None else store

@@ -63,7 +63,7 @@ _OFFSET = re.compile(r"[+-]\d\d:?\d\d", re.ASCII)
 
 
 def bounds_of(type: Type) -> tuple[int, int]:
-    """The smallest value of a type, and the first one that is too large."""
+    """The range of a type: its smallest value, and its largest plus one."""
     if isinstance(type, Decimal):
         return 1 - 10**type.precision, 10**type.precision
     if isinstance(type, Time):

@@ -90,7 +90,7 @@ def _columns(value: Value, node: Node) -> Iterator[tuple[str, DType, NDArray[Any
 
 
 def _as_offsets(lists: Lists) -> NDArray[np.int64] | None:
-    """The offsets of which starts and stops are two views, or new ones that are equivalent; None if there are none."""
+    """The starts and stops of lists as one array of offsets, a view if possible; None if there are gaps."""
     starts, stops = lists
     plain = starts.strides == stops.strides == (8,) and len(starts) == len(stops)
     if plain and len(starts) and address(stops) - address(starts) == starts.itemsize:

@@ -1,4 +1,4 @@
-"""`source_for`: the source for any argument that a caller may pass as one."""
+"""`source_for`: the source for a place, for bytes, or for a file object."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import BinaryIO, Literal, TypeAlias, cast
 
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io.local import BaseSource, BufferSource, FileSource, MmapSource
-from tensorglot.io.place import as_place
+from tensorglot.io.place import Place
 from tensorglot.io.stream import source_of_stream
 
 __all__ = ["Backend", "Readable", "is_stream", "source_for"]
@@ -23,19 +23,19 @@ def is_stream(source: object) -> bool:
 
 
 def source_for(source: Readable, backend: Backend = "auto") -> BaseSource:
-    if isinstance(source, (str, os.PathLike)):
-        place = as_place(source)
-        if not place.remote:
-            return MmapSource(place) if backend == "mmap" else FileSource(place)
-        if place.is_commit:
-            raise UnsupportedError("a commit in a store is not a file", rule="url.scheme", path=place.shown)
+    """The source of what `locate` returns: a place, bytes or a file object."""
+    if isinstance(source, Place):
+        if not source.remote:
+            return MmapSource(source) if backend == "mmap" else FileSource(source)
+        if source.is_commit:
+            raise UnsupportedError("a commit in a store is not a file", rule="url.scheme", path=source.shown)
         if backend == "mmap":
             raise InputError(
-                "a URL cannot be mapped into memory: leave out backend", rule="source.backend", path=place.shown
+                "a URL cannot be mapped into memory: leave out backend", rule="source.backend", path=source.shown
             )
         from tensorglot.io.remote import RemoteSource  # ssl, http and email, for which a local file must not wait
 
-        return RemoteSource(place.text, place.options)
+        return RemoteSource(source.text, source.options)
     if is_stream(source):
         return source_of_stream(cast("BinaryIO", source))
     try:

@@ -71,7 +71,7 @@ def gather_payloads(
 def split(
     data: cython.const[cython.uchar][::1], rows: cython.Py_ssize_t, nbytes: cython.Py_ssize_t, head: bytes
 ) -> list[Any]:
-    """A `bytes` of head and data for each of `rows` rows of `nbytes`; nothing if `data` has not so many."""
+    """A `bytes` of head and data for each of `rows` rows of `nbytes`; an empty list if `data` is too short."""
     row: cython.Py_ssize_t
     before: cython.Py_ssize_t = len(head)
     payloads: list[Any] = []

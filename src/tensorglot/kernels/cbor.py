@@ -836,7 +836,7 @@ _NO_TEXT = cython.declare(cython.int, -2)
 
 @cython.cfunc
 def _find_field(state: _Scan, table: _Table, last: cython.int) -> cython.int:
-    """Reads a key: its field, _NO_FIELD for a text that is none, _NO_TEXT for another kind."""
+    """Reads a key and returns its field, _NO_FIELD for an unknown text, or _NO_TEXT if it is not text."""
     walk: Walk = state.walk
     likely: cython.int = cython.cast(cython.int, table.likely_fields[last])
     i: cython.int

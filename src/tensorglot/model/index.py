@@ -268,7 +268,7 @@ def _take(column: Any, chosen: list[int]) -> Any:
 
 
 def _concat(columns: list[Any], counts: list[int], declared: Field[Any]) -> Any:
-    """The concatenation of columns; one that is absent has the fill value of its declaration."""
+    """Concatenates columns; an absent column has the fill value of its declaration."""
     first = next((column for column in columns if column is not None), None)
     if first is None:
         return None

@@ -12,7 +12,7 @@ __all__ = ["LazySource", "OpenedOnce"]
 
 
 class LazySource(ABC):
-    """All that a source can do is done by the one that `open` returns."""
+    """Delegates every call to the source that `open` returns."""
 
     @abstractmethod
     def open(self) -> Source:

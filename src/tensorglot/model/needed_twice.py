@@ -25,7 +25,7 @@ def is_remote(payload: Payload) -> bool:
 
 
 def read_remote(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The same chunks, with the spans of servers read: for one that is hashed and written."""
+    """The same chunks, with remote spans already read, for callers that both hash and write a chunk."""
     for chunk in chunks:
         if not isinstance(chunk, (bytes, bytearray, memoryview)) and is_remote(chunk):
             yield from buffers([chunk])

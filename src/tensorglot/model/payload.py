@@ -12,6 +12,7 @@ unless the check is strict: then the whole payload is compared first.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -84,7 +85,7 @@ class Source(Protocol):
 
     @property
     def concurrency(self) -> int | None:
-        """Reads at a time with which it is fastest; None: as many as there are processors."""
+        """The number of concurrent reads that is fastest; None for the number of processors."""
         ...
 
     def read(self, offset: int, nbytes: int) -> memoryview:
@@ -179,7 +180,7 @@ class Rearranged(Codec, Protocol):
     """A codec that changes the order or the width of elements, over the codec that compresses them, if any."""
 
     def below(self, payload: Encoded) -> Span | Encoded:
-        """The bytes before they are rearranged: those that a checksum of decoded bytes covers."""
+        """The decoded bytes before they are rearranged; a checksum of decoded bytes covers these."""
         ...
 
 
@@ -192,13 +193,20 @@ class Scattered(Codec, Protocol):
         ...
 
 
-@runtime_checkable
-class Undecodable(Codec, Protocol):
-    """A codec of bytes that can only be copied. It is asked before memory is allocated for what it cannot decode."""
+class Undecodable(ABC):
+    """A codec of values that are listed and cannot be read. It is asked before memory is allocated for them."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def refuse(self, payload: Encoded) -> TensorglotError:
         """The error for every attempt to decode."""
-        ...
+
+    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        raise self.refuse(payload)
+
+    def chunks(self, payload: Encoded) -> Iterator[Chunk]:
+        raise self.refuse(payload)
 
 
 @runtime_checkable
@@ -308,7 +316,7 @@ class Span:
             yield self
 
     def verify(self) -> None:
-        """Compares the checksum, if there is one that has not been compared yet."""
+        """Compares the checksum, unless there is none or it was compared before."""
         if self.check is not None and self.check.pending():
             shared = self.source.view(self.begin, self.nbytes)
             if shared is not None:
@@ -391,7 +399,7 @@ class Encoded:
             yield from self.codec.chunks(self._bare)
 
     def verify(self) -> None:
-        """Compares the checksum, if there is one that has not been compared yet."""
+        """Compares the checksum, unless there is none or it was compared before."""
         check = self.check
         if check is None or not check.pending():
             return

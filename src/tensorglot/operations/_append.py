@@ -37,7 +37,7 @@ class Appended:
 
     @classmethod
     def of(cls, target: object, format: str | None) -> Appended:
-        """The file as it is now; one that cannot be appended to is refused before anything is computed."""
+        """The file as it is now; a file that cannot be appended to is refused before anything is computed."""
         if not isinstance(target, Place) or target.remote or is_sharded(target):
             raise InputError("append needs the path of one file", rule="writer.append")
         with open_source(target, OpenOptions(format, verify="never")) as archive:
@@ -51,7 +51,7 @@ class Appended:
             return cls(target, archive.format, frozenset(archive.index.names))
 
     def append(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions, *, direct: bool) -> None:
-        """Replaces the file by one that also has these tensors, or adds them in place."""
+        """Adds these tensors to the file: in a copy that replaces it, or in place."""
         end = time.monotonic() + in_place.PATIENCE_SECONDS
         while True:
             try:

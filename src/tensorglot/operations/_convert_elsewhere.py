@@ -149,7 +149,7 @@ def _share_ties(begins: NDArray[np.int64], row_offsets: NDArray[np.int64], plan:
 
 @contextmanager
 def _staging_file(target: Writable) -> Iterator[str]:
-    """A file beside the target, removed at the end; in the folder for temporary files if the target is none."""
+    """A temporary file beside the target, or in the temporary directory if the target is not a file."""
     folder = Path(os.path.realpath(target)).parent if isinstance(target, Place) and not target.remote else None
     from tempfile import mkstemp
 

@@ -49,7 +49,7 @@ class SaveOptions:
         return cls(compression=compression, level=level, checksum=checksum, durable=durable, progress=progress)
 
     def settle(self, spec: Format, version: str, index: Index) -> WriteOptions:
-        """The choice for each tensor; one that the format does not support is an error."""
+        """The choice for each tensor. A choice that the format does not support is an error."""
         compression = _settle(self.compression, None, index.names, "compression")
         checksum = _settle(self.checksum, AUTO, index.names, "checksum")
         if AUTO in checksum.choices:

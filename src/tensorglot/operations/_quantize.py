@@ -47,7 +47,7 @@ _PIECE_GROUPS = 1 << 9
 
 @dataclass(frozen=True, slots=True)
 class Quantization(Record):
-    """What rounding did to one tensor: the difference between the real values and those that are read back."""
+    """The rounding error of one tensor: the difference between the real values and the values read back."""
 
     tensor: str
     old: str

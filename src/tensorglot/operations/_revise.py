@@ -132,7 +132,7 @@ def _options_of_all(archive: Archive, added: Archive, spec: Format, settled: Wri
 
 
 def inherited_options(archive: Archive, names: Iterable[str], spec: Format, version: str) -> SaveOptions:
-    """New tensors are stored as those that they replace: compressed, with the same kind of checksum."""
+    """New tensors get the compression and checksum algorithm of the tensors that they replace."""
     compression: dict[str, str | None] = {}
     checksum: dict[str, str | None] = {}
     for name in names:

@@ -269,7 +269,7 @@ class Writer:
             self._append_to.append(collect(self._tensors), self._metadata, options, direct=self._in_place)
 
     def _override(self, default: Choice, choices: Mapping[str, str | None]) -> Choice:
-        """The writer's choice for all tensors, except those that `add` was given one for."""
+        """The writer's choice for all tensors, overridden by choices that were passed to `add`."""
         if not choices:
             return default
         if isinstance(default, Mapping):

@@ -138,7 +138,8 @@ class Numbers:
 
 def numbers(texts: Sequence[str | None]) -> Numbers | None:
     """Parses checksums to integers if all are of one algorithm and in our notation; else returns None."""
-    first = texts[0] if texts else None
+    count = len(texts)
+    first = texts[0] if count else None
     algorithm = "" if first is None else first.partition(":")[0]
     if first is None or algorithm not in _INTEGERS:
         return None
@@ -146,9 +147,9 @@ def numbers(texts: Sequence[str | None]) -> Numbers | None:
     if len(first) != len(prefix) + 2 * np.dtype(dtype).itemsize:
         return None
     joined = texts.joined() if isinstance(texts, TextColumn) else _join_alike(texts, len(first))
-    if joined is None or len(joined) != len(texts) * len(first):
+    if joined is None or len(joined) != count * len(first):
         return None
-    table = np.frombuffer(joined, np.uint8).reshape(len(texts), len(first))
+    table = np.frombuffer(joined, np.uint8).reshape(count, len(first))
     digits = table[:, len(prefix) :].tobytes()
     try:
         if (table[:, : len(prefix)] == np.frombuffer(prefix.encode(), np.uint8)).all() and digits.isalnum():

@@ -88,7 +88,7 @@ class Reader:
             raise FormatError("invalid UTF-8", rule=f"{self._rule}.utf8", offset=field.begin) from None
 
     def varints(self, field: Field) -> list[int]:
-        """The numbers of a packed field, or the one that is not packed."""
+        """The numbers of a repeated field: packed, or a single one."""
         if field.kind == VARINT:
             return [field.value]
         numbers = decode_varints(np.frombuffer(self.take(field), np.uint8))

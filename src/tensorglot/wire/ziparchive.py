@@ -147,7 +147,7 @@ class _Entry:
 
 
 def find_comment(read: Read, size: int) -> int:
-    """Offset of the comment that ends an archive; the size if there is none, or more than one could be meant."""
+    """Offset of the comment at the end of an archive; the file size if there is no comment, or it is ambiguous."""
     if size < END_NBYTES or read(size - END_NBYTES, 4) == _END_SIGN:
         return size
     least = max(0, size - END_NBYTES - COMMENT_NBYTES)

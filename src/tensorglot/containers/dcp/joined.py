@@ -23,7 +23,7 @@ from tensorglot.containers.dcp.directory import Directory, File
 from tensorglot.errors import FormatError, UnsupportedError, escape
 from tensorglot.model.archive import Verifier
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.payload import Chunk, Encoded, Source, Span, as_bytes, read_pieces
+from tensorglot.model.payload import Chunk, Encoded, Source, Span, Undecodable, as_bytes, read_pieces
 from tensorglot.model.slicing import Axis
 from tensorglot.model.strided import boxes
 from tensorglot.model.tensor import Part
@@ -38,7 +38,7 @@ STRIP_NBYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Quantized:
+class Quantized(Undecodable):
     """A codec for quantized tensors of PyTorch, which are listed and cannot be read."""
 
     dtype: str
@@ -53,12 +53,6 @@ class Quantized:
 
     def refuse(self, payload: Encoded) -> UnsupportedError:
         return UnsupportedError(self.reason, rule="dcp.quantized", tensor=payload.tensor)
-
-    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        raise self.refuse(payload)
-
-    def chunks(self, payload: Encoded) -> Iterator[Chunk]:
-        raise self.refuse(payload)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NoReturn
 
 from tensorglot.containers.delta.index import MAGIC, Change, DeltaIndex, PartName, read_index
 from tensorglot.containers.table import Container, ReadOptions
@@ -25,7 +24,7 @@ from tensorglot.errors import Hint, UnsupportedError, escape, plural
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import Index, Layout, Note
-from tensorglot.model.payload import Buffer, Encoded, Source
+from tensorglot.model.payload import Encoded, Source, Undecodable
 from tensorglot.model.tensor import NESTED
 from tensorglot.model.types.algebra import dense_parts
 from tensorglot.model.types.base import Type
@@ -35,19 +34,13 @@ __all__ = ["CONTAINER"]
 
 
 @dataclass(frozen=True, slots=True)
-class _NeedsBase:
+class _NeedsBase(Undecodable):
     """The codec of a value that is not in the file."""
 
     name: str
 
-    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        self._refuse(payload)
-
-    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        self._refuse(payload)
-
-    def _refuse(self, payload: Encoded) -> NoReturn:
-        raise UnsupportedError(
+    def refuse(self, payload: Encoded) -> UnsupportedError:
+        return UnsupportedError(
             "a delta has no values of its own, only what differs from its base",
             rule="delta.base",
             tensor=payload.tensor,

@@ -311,7 +311,7 @@ class _Reader:
         if tied == _NO_ROW:
             return None
         if tied >= len(made) or made[tied].tied is not None or row.bodies or not _same(made[tied], row):
-            raise _malformed("a row is tied to one that is not the same")
+            raise _malformed("a row must be tied to an earlier row of the same type and shape")
         return tied
 
     def _special(self, node: Any) -> tuple[int, Special]:

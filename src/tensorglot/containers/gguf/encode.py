@@ -35,7 +35,7 @@ def _largest(values: Values) -> Values:
 
 
 def _codes(scaled: Values, bits: int) -> Bytes:
-    """Positive numbers, truncated; a uint8 has room for those that are clipped."""
+    """Truncates positive numbers to uint8, which also holds the values before clipping."""
     return np.trunc(scaled).astype(np.uint8).clip(0, (1 << bits) - 1)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, IntegrityError, UnsupportedError
-from tensorglot.model.payload import PIECE_NBYTES, Buffer, Encoded, as_bytes
+from tensorglot.model.payload import PIECE_NBYTES, Buffer, Encoded, Undecodable, as_bytes
 
 __all__ = ["DEFLATE", "FLETCHER32", "SHUFFLE", "CheckedChunks", "Chunk", "Chunked", "Unreadable"]
 
@@ -180,16 +180,10 @@ def _unshuffle(data: bytes, itemsize: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unreadable:
+class Unreadable(Undecodable):
     """A dataset whose values cannot be read here: `name` says why."""
 
     name: str
 
     def refuse(self, payload: Encoded) -> UnsupportedError:
         return UnsupportedError(f"HDF5: {self.name}", rule="hdf5.storage", tensor=payload.tensor)
-
-    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        raise self.refuse(payload)
-
-    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        raise self.refuse(payload)

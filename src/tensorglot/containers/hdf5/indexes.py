@@ -154,7 +154,7 @@ class ChunkIndex:
                     yield found
 
     def _pages(self, address: int, count: int, size: int, page: int) -> Iterator[tuple[int, bytes]]:
-        """The elements of a block, in pages where there are so many; pages that were never written are left out."""
+        """The elements of a block, which large blocks store in pages; pages that were never written are left out."""
         objects = self.objects
         pages = -(-count // page) if count > page else 0
         nbytes = 14 + (-(-pages // 8) if pages else count * size)
@@ -264,7 +264,7 @@ class _ExtensibleArray:
     def _block(
         self, address: int, first: int, length: int, written: bytes, page: int = 0
     ) -> Iterator[tuple[int, bytes]]:
-        """A block; of one with pages those that were written, whose bits begin at that of its first page."""
+        """A block. If it has pages, only written ones are read; their bits in the bitmap begin at its first page."""
         if address == UNDEFINED:
             return
         objects, prefix = self.index.objects, self._prefix_nbytes

@@ -189,7 +189,7 @@ class Objects:
             yield Message(kind, data[at:position], self.begin + begin + at, shared)
 
     def unpack(self, form: str, data: bytes, address: int, at: int = 0) -> tuple[int, ...]:
-        """Numbers of a message; one that is too short is refused."""
+        """Unpacks numbers of a message; a message that is too short is an error."""
         if len(data) - at < struct.calcsize(form):
             raise self.fault("a message is too short", "object.message", address)
         return struct.unpack_from(form, data, at)

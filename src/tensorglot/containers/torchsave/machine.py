@@ -19,7 +19,7 @@ __all__ = ["Machine"]
 
 class Machine:
     def __init__(self, data: Fetched, names: Mapping[str, Any], storages: dict[str, Storage]) -> None:
-        """`names` has the value of each global that is allowed; `storages` collects those that are referred to."""
+        """`names` has the value of each allowed global; `storages` collects the referenced storages."""
         self.data = data
         self.names = names
         self.storages = storages

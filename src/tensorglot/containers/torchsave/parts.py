@@ -65,7 +65,7 @@ class _Repeated:
 def add_tensor(
     builder: IndexBuilder, name: str, tensor: View | SparseViews | QuantizedView, saved: Saved, max_rank: int
 ) -> int:
-    """Adds a tensor to the index. Returns how many bytes it has beyond those that it covers in the file."""
+    """Adds a tensor to the index. Returns by how many bytes it exceeds its bytes in the file."""
     if isinstance(tensor, View):
         row, repeated = row_of(name, tensor, saved, max_rank)
         builder.add(name, row)

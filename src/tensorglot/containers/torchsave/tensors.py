@@ -15,7 +15,7 @@ __all__ = ["row_of"]
 
 
 def row_of(name: str, view: View, saved: Saved, max_rank: int, part: str = "data") -> tuple[Row, int]:
-    """The row, and how many bytes it has beyond those that it covers: elements of stride 0 are repeated."""
+    """The row, and by how many bytes it exceeds its bytes in the file: elements of stride 0 are repeated."""
     storage = saved.storages[view.storage.key]
     width = view.dtype.itemsize
     if len(view.shape) > max_rank:

@@ -12,7 +12,7 @@ from typing import Any
 
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
 from tensorglot.memory import SCRATCH_NBYTES, scratch
-from tensorglot.model.payload import STREAM_NBYTES, Buffer, Encoded, copy_range, read_ahead
+from tensorglot.model.payload import STREAM_NBYTES, Buffer, Encoded, Undecodable, copy_range, read_ahead
 from tensorglot.wire import zstd
 from tensorglot.wire.seektable import read_seek_table
 from tensorglot.wire.zstd import Frame
@@ -252,7 +252,7 @@ class SeekableZstd(Zstd):
             raise FormatError("a frame has more than 16 MiB", rule="zstd.seek.large", offset=0)
 
 
-class Opaque:
+class Opaque(Undecodable):
     """An unknown encoding, or one of unknown elements: its bytes can only be copied."""
 
     def __init__(self, name: str) -> None:
@@ -262,10 +262,3 @@ class Opaque:
         return UnsupportedError(
             f"unsupported encoding '{escape(self.name)}'", rule="encoding.known", tensor=payload.tensor
         )
-
-    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        raise self.refuse(payload)
-
-    def chunks(self, payload: Encoded) -> Iterator[Buffer]:
-        self.decode_into(payload, 0, memoryview(b""))
-        yield b""

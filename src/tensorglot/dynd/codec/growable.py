@@ -37,7 +37,7 @@ class GrowableBuffer:
         self.column.lend(self.memory, fill)
 
     def grow(self, capacity: int) -> None:
-        """Makes room for `capacity` elements and keeps those that are there."""
+        """Grows to `capacity` elements and keeps the existing ones."""
         fill = self.column.filled()
         if capacity * self.dtype.itemsize < LARGE_NBYTES:
             memory = np.empty(capacity, self.dtype)

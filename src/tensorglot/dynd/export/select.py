@@ -87,7 +87,7 @@ class _Rows(NamedTuple):
         return self.take(self.starts + item + (self.sizes if item < 0 else 0))
 
     def take(self, positions: Positions) -> _Batch:
-        """The rows at some positions; those that follow one another are not copied."""
+        """The rows at some positions; consecutive rows are not copied."""
         if len(positions) == 0 or (len(positions) > 1 and (np.diff(positions) != 1).any()):
             return _batch(self.node, self.columns, positions)
         return _batch(self.node, self.columns, slice(int(positions[0]), int(positions[-1]) + 1))
@@ -238,7 +238,7 @@ def _select_present(batch: _Batch, root: Node, columns: list[Column], items: lis
 
 
 def _index(root: Node, columns: list[Column], count: int) -> Positions:
-    """The position of each value of an option among those that are present, or -1."""
+    """The position of each value of an option among the present values, or -1 if it is missing."""
     column = columns[root.id]
     if isinstance(column, np.ndarray):
         return column[:count]

@@ -166,7 +166,7 @@ class Fixed(Type):
 
 
 class Var(Type):
-    """`var * T`: as many as there are."""
+    """`var * T`: a list of any length."""
 
     element: Type
     template = "var * {element}"

@@ -113,7 +113,7 @@ def _escape(c: str) -> str:
 
 
 def list_items(items: Iterable[tuple[str | None, Type]], open: bool) -> Iterator[str | Type]:
-    """The items of a tuple, a struct or a function, with the names of those that have one."""
+    """The items of a tuple, a struct or a function; named items with their names."""
     separator = ""
     for name, element in items:
         yield separator if name is None else f"{separator}{quote(name)}: "

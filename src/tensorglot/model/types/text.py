@@ -116,7 +116,7 @@ def _dense(text: str, limits: Limits) -> Type | None:
 
 @lru_cache(maxsize=1024)
 def text_of(type: Type) -> str:
-    """The canonical text of a type to write. Refuses one that is beyond the default limits of a reader."""
+    """The canonical text of a type to write. A type beyond the default limits of a reader is an error."""
     parse(str(type))
     return str(type)
 
