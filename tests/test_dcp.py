@@ -560,6 +560,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "a name twice": (of(state_dict_metadata=Raw(b"}(" + 2 * VALUE + b"u"), places=[WHERE]), "dcp.name"),
     "places that are a list": (of(storage_data=[]), "dcp.metadata"),
     "a place without an index": (of(storage_data={"w": place("a", 0, 100)}), "dcp.metadata"),
+    "no memory format": (of(planner_data=Call(Global(METADATA, "_MEM_FORMAT_ENCODING"), ())), "dcp.memory_format"),
+    "a memory format of text": (
+        of(planner_data=Call(Global(METADATA, "_MEM_FORMAT_ENCODING"), ("1",))), "dcp.memory_format",
+    ),
     "memory format 3": (of(planner_data=Call(Global(METADATA, "_MEM_FORMAT_ENCODING"), (3,))), "dcp.memory_format"),
     "an object with arguments": (of(planner_data=Raw(STORAGE_META + b"K\x01\x85\x81")), "pt.pickle.call"),
     "a state that is a number": (of(planner_data=Object(Global(METADATA, "StorageMeta"), 5)), "pt.pickle.build"),

@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensorglot as tg
+import ztensor_builder as zt
 from arrays import random_array
 from bounds import MB, resident_nbytes
 from tensorglot.model.dtypes import BY_NAME, TABLE
@@ -226,3 +228,27 @@ def test_damage_is_named_before_a_byte_is_no_bool(tmp_path: Path) -> None:
     (row,) = tg.stats(damaged).rows
     assert row.problem is not None
     assert caught.value.rule == row.problem.rule == "checksum.mismatch"
+
+
+def framed(values: Any, nbytes: int) -> bytes:
+    """A zTensor file whose array is compressed in frames of so many bytes."""
+    raw = values.tobytes()
+    blob = b"".join(zstandard.compress(raw[at : at + nbytes]) for at in range(0, len(raw), nbytes))
+    entry = zt.entry("a", encoding="zstd", size=len(blob), shape=list(values.shape), dtype="float64")
+    return zt.file01([entry], blob)
+
+
+def test_pieces_that_are_shorter_than_what_is_compared_at_a_time() -> None:
+    """Frames come one by one, and none of them ends where a block does."""
+    values = np.random.default_rng(5).integers(0, 9, 700_000).astype(np.float64)
+    other = values.copy()
+    other[[1, 400_000, 699_999]] += 1
+    one = framed(values, 300_000)
+    for two in (framed(other, 100_008), {"a": other}):
+        (change,) = tg.diff(one, two).changes
+        assert change.kind == "values"
+        assert change.values is not None
+        assert change.values.changed == 3
+    assert tg.diff(one, {"a": values}).same
+    (row,) = tg.stats(one)
+    assert (row.count, row.mean) == (700_000, pytest.approx(values.mean(), rel=1e-12))

@@ -192,6 +192,20 @@ def test_old_versions_are_refused(tmp_path: Path) -> None:
     assert caught.value.rule == "format.write"
 
 
+@pytest.mark.parametrize(
+    "format", ["bintensors@0", "bintensors@1", "safetensors", "npz", "gguf", "ztensor@0.1", "ztensor@2"]
+)
+def test_several_tensors_at_once(format: str, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    tensors = {name: np.full(3, number, np.float32) for number, name in enumerate("abcdefg")}
+    tg.save(path, {name: tensors[name] for name in "abc"}, format=format, durable=False)
+    changed = {"b": np.full(5, 9, np.float32), "c": np.full(2, 8, np.float32)}
+    tg.edit(path, drop=["a"], replace=changed, add={name: tensors[name] for name in "defg"}, durable=False)
+    loaded = tg.load(path, format=format)
+    expected = changed | {name: tensors[name] for name in "defg"}
+    assert {name: array.tolist() for name, array in loaded.items()} == {k: v.tolist() for k, v in expected.items()}
+
+
 class TestCommandLine:
     def test_edit(self, tmp_path: Path) -> None:
         path = made(tmp_path, "ztensor@0.1", metadata={"old": "x"})

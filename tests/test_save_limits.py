@@ -130,6 +130,22 @@ def test_a_header_too_large_to_be_read_is_not_saved(
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+def test_added_tensors_do_not_make_the_header_too_large(
+    tmp_path: Path, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, many = tmp_path / "file.zt", {f"{i}": MATRIX for i in range(100)}
+    tg.save(path, {"a": MATRIX}, format=format, durable=False)
+    before = path.read_bytes()
+    monkeypatch.setattr(table_module, "DEFAULT", tg.Limits(header_nbytes=2000))
+    for in_place in (False, True) if format == "ztensor@2" else (False,):
+        with pytest.raises(tg.UnsupportedError) as caught:
+            tg.edit(path, add=many, in_place=in_place)
+        assert caught.value.rule == "ztensor.write.header"
+        assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize(
     ("layout", "other", "tensors"),
     [

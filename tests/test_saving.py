@@ -175,6 +175,23 @@ def test_a_name_as_long_as_the_file_system_takes(tmp_path: Path, name: str) -> N
     assert names(tmp_path) == [name]
 
 
+@pytest.mark.parametrize("lacks", ["posix_fallocate", "copy_file_range", "O_TMPFILE", "link"])
+def test_a_file_system_that_lacks_an_operation(target: Path, lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another way is taken, and the same bytes are saved."""
+    source = target.parent.parent / "source.bt"
+    tg.save(source, NEW)
+    faulty = FaultyOs()
+    faulty.lacks = frozenset({lacks})
+    monkeypatch.setattr(sink, "os", faulty)
+    for save in (lambda: tg.save(target, NEW), lambda: tg.convert(source, target)):
+        tg.save(target, OLD)
+        faulty.calls.clear()
+        save()
+        assert same(target, NEW)
+        assert alone(target)
+    assert lacks == "O_TMPFILE" or lacks in faulty.calls
+
+
 def test_a_file_can_be_saved_over_itself(target: Path) -> None:
     for backend in ("pread", "mmap"):
         with tg.open(target, backend=backend) as archive:

@@ -110,6 +110,15 @@ def test_a_part_of_an_unknown_type() -> None:
         assert (again.unknown_dtype, bytes(again.payload.read(0, 4))) == ("my.type", b"abcd")
 
 
+def test_only_bytes_have_another_type() -> None:
+    """`logical_type` says what uint8 elements are; beside another dtype it means nothing."""
+    whole = {"logical_layout": "x.y/1", "logical_shape": [1]}
+    part = part_01("w", "p", dtype="float32", shape=[1], logical_type="int32", **whole)
+    found = tg.open(zt.file01([part]))["w"].parts["p"].dtype
+    assert found is not None
+    assert found.name == "float32"
+
+
 @pytest.mark.parametrize(("shape", "what"), [
     ([(1 << 63) - 1, 2], "2**63 bytes or more"), ([1 << 33, 1 << 31, 0], "2**64 or more"),
 ])  # fmt: skip
