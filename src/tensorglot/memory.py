@@ -81,7 +81,7 @@ class Slab(threading.local):
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
-        self._pages = memoryview(b"")
+        self._pages = memoryview(bytearray())
         self._used = 0
 
     def take(self, nbytes: int, offset: int = 0) -> memoryview:
