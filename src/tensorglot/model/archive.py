@@ -329,6 +329,8 @@ class Archive(Mapping[str, Tensor]):
         every small array for its address takes longer than writing it twice.
         """
         index = self.index
+        if len(index.dtypes) < 2:
+            return {}
         candidates = index.find_shared_rows() if index.payloads is None else _maybe_shared(index.payloads, index.nbytes)
         if len(candidates) < 2:
             return {}
