@@ -5,6 +5,8 @@ from __future__ import annotations
 __all__ = ["EQUIVALENT"]
 
 EQUIVALENT: dict[str, str] = {
+    "store/pack.py: 256  →  257": "bytes that are read at once, in the hope that the index fits",
+    "operations/load.py: return allocate(nbytes)  →  return None": "NumPy allocates the array itself: the same values",
     "store/packs.py: found[at] if at in found else self.read(digest)  →  found[at] if False else self.read(digest)": (
         "reads and compares each block by itself: the same bytes, more slowly"
     ),

@@ -417,3 +417,15 @@ def test_as_awkward_arrays() -> None:
     with pytest.raises(tg.UnsupportedError) as caught:
         tg.loads(tg.dumps({"w": np.ones(2, "bfloat16")}, format="ztensor"), framework="awkward")
     assert caught.value.tensor == "w"
+
+
+def test_arrays_in_out_whose_elements_overlap_are_refused() -> None:
+    """The stride of an axis of length 1 is never used, and may be anything."""
+    data = tg.dumps({"a": np.arange(6, dtype=np.float32).reshape(1, 6)}, format="bintensors")
+    memory = np.zeros(6, np.float32)
+    as_strided = np.lib.stride_tricks.as_strided
+    loaded = tg.load(data, out={"a": as_strided(memory, (1, 6), (0, 4))})
+    assert loaded["a"].tolist() == [memory.tolist()] == [list(range(6))]
+    with pytest.raises(tg.InputError) as caught:
+        tg.load(data, out={"a": as_strided(memory, (1, 6), (24, 0))})
+    assert caught.value.rule == "out.overlap"
