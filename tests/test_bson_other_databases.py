@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peers import missing, needs
 from tensorglot.bson import Vector, from_database, to_database
-from tensorglot.errors import FormatError, TensorglotError, UnsupportedError
+from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError
 
 FLOATS = Vector([1.5, -2.0, 0.1], "float32")
 BYTES = Vector([1, -128, 127], "int8")
@@ -47,7 +47,6 @@ def test_the_bytes_of_each_database(vector: Vector, database: Any, raw: bytes) -
         (BYTES, "pgvector"),
         (BYTES, "redis"),
         (BITS, "redis"),
-        (FLOATS, "sqlite"),
         (ODD_BITS, "sqlite-vec"),
         (Vector(np.zeros(16_001, np.float32)), "pgvector"),
     ],
@@ -55,6 +54,11 @@ def test_the_bytes_of_each_database(vector: Vector, database: Any, raw: bytes) -
 def test_what_a_neighbour_does_not_have(vector: Vector, database: Any) -> None:
     with pytest.raises(UnsupportedError):
         to_database(vector, database)
+
+
+def test_a_database_of_another_name_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(InputError, match="'pgvector', 'sqlite-vec', 'redis'"):
+        to_database(FLOATS, "sqlite")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def drop_sidecar(target: Writable) -> None:
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            ours = os.read(fd, len(_MAGIC)) == _MAGIC
+            ours = os.pread(fd, len(_MAGIC), 0) == _MAGIC
         finally:
             os.close(fd)
         if ours:
