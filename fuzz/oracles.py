@@ -198,7 +198,7 @@ class Oracle:
 def _answers(process: subprocess.Popen[bytes]) -> bool:
     """Waits for an answer; False if there is none after so many seconds of the processor, or of the clock."""
     begun, end = _processor_seconds(process.pid), time.monotonic() + LONGEST
-    while not select.select([process.stdout], [], [], 1)[0]:
+    while not select.select([process.stdout], [], [], min(1, LONGEST))[0]:
         if _processor_seconds(process.pid) - begun > SECONDS or time.monotonic() > end:
             return False
     return True
