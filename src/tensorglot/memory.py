@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -83,6 +83,11 @@ class Slab(threading.local):
         self._nbytes = nbytes
         self._pages = memoryview(bytearray())
         self._used = 0
+
+    @classmethod
+    def for_arrays(cls, sizes: Sequence[int]) -> Slab:
+        """A slab that has room for all of them, with the gaps between them, up to SLAB_NBYTES."""
+        return cls(min(SLAB_NBYTES, sum(sizes) + _PAGE * len(sizes)))
 
     def take(self, nbytes: int, offset: int = 0) -> memoryview:
         """Uninitialised, writable memory for `nbytes` that come from `offset` of a file."""

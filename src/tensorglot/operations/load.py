@@ -21,7 +21,7 @@ from tensorglot.arguments import as_integer, as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
 from tensorglot.io.source import Backend, is_stream
 from tensorglot.limits import Limits
-from tensorglot.memory import ALONE_NBYTES, SLAB_NBYTES, Slab
+from tensorglot.memory import ALONE_NBYTES, Slab
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.index import Index
@@ -181,7 +181,7 @@ def _load_each(
     sizes = index.tensor_nbytes[rows].tolist()
 
     def read(several: Sequence[int]) -> None:
-        slab = Slab(min(SLAB_NBYTES, sum(sizes[i] for i in several)))
+        slab = Slab.for_arrays([sizes[i] for i in several if sizes[i] < ALONE_NBYTES])
         for i in several:
             tensor, array = archive[names[i]], out.get(names[i])
             if array is not None:
