@@ -21,6 +21,7 @@ SPARE_NBYTES = 1 << 20
 """Allowed in a file of any size."""
 SHARED_SPARE_NBYTES = 16 << 30
 """The same where a format requires that equal contents are stored once."""
+_INT64_MAX = (1 << 63) - 1
 NAMES = 64
 """Further names of the same bytes that are allowed whatever these are compressed to."""
 
@@ -57,6 +58,8 @@ def check_shared(index: Index, stored: int, limits: Limits, format: str, *, raw_
         shared, alone, _ = _count(index, groups)
         check_repeated(shared - NAMES * alone, alone, limits, format, spare=SHARED_SPARE_NBYTES)
         larger = np.array([row for row, nbytes in index.decoded_nbytes.items() if nbytes > sizes[row]], np.int64)
+        if not larger.size:
+            return
         groups = [(elsewhere, rows[np.isin(rows, larger, kind="table")]) for elsewhere, rows in groups]
     shared, alone, other = _count(index, groups)
     check_repeated(shared - NAMES * alone, stored + other, limits, format)
@@ -65,15 +68,24 @@ def check_shared(index: Index, stored: int, limits: Limits, format: str, *, raw_
 def _count(index: Index, groups: list[tuple[bool, NDArray[np.int64]]]) -> tuple[int, int, int]:
     """Bytes of tensors that begin inside another, those of all others, and stored bytes of these in other files."""
     shared = alone = other = 0
+    stored = index.ends - index.begins
+    sizes = stored.copy()
+    for row, nbytes in index.decoded_nbytes.items():
+        sizes[row] = min(nbytes, _INT64_MAX)
     for elsewhere, rows in groups:
         order = rows[np.lexsort((-index.ends[rows], index.begins[rows]))]
         inside = np.zeros(len(order), np.bool_)
         inside[1:] = index.begins[order[1:]] < np.maximum.accumulate(index.ends[order])[:-1]
-        shared += sum(_nbytes(index, row) for row in order[inside].tolist())
-        alone += sum(_nbytes(index, row) for row in order[~inside].tolist())
+        shared += _total(sizes[order[inside]])
+        alone += _total(sizes[order[~inside]])
         if elsewhere:
-            other += int((index.ends - index.begins)[order[~inside]].sum())
+            other += _total(stored[order[~inside]])
     return shared, alone, other
+
+
+def _total(sizes: NDArray[np.int64]) -> int:
+    """A sum that may exceed 64 bits."""
+    return (int((sizes >> 32).sum()) << 32) + int((sizes & 0xFFFFFFFF).sum())
 
 
 def _rows_by_source(index: Index) -> Iterator[tuple[bool, NDArray[np.int64]]]:
@@ -88,8 +100,3 @@ def _rows_by_source(index: Index) -> Iterator[tuple[bool, NDArray[np.int64]]]:
             found.setdefault(index.sources.get(row), []).append(row)
     for source, rows in found.items():
         yield source is not None, np.array(rows, np.int64)
-
-
-def _nbytes(index: Index, row: int) -> int:
-    found = index.decoded_nbytes.get(row)
-    return int(index.ends[row] - index.begins[row]) if found is None else found
