@@ -43,7 +43,7 @@ class Case:
     """None where the action itself asserts."""
     first_use: bool = False
     """Every library does its action once before the clock starts, because many import half of themselves only
-    then: with files of a few bytes, which `prepare` makes in a folder named FIRST_USE. Not needed where the
+    then: with small files, which `prepare` makes in a folder named FIRST_USE. Not needed where the
     quickest of several repeats counts."""
     requires: tuple[str, ...] = ()
     """Distributions and programs without which there is nothing to compare."""

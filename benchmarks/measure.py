@@ -1,6 +1,6 @@
 """One measurement, in this process: `python -m benchmarks.measure GROUP CASE LIBRARY FOLDER [check]`.
 
-Whatever a library does at its first use, it does on a few bytes before the clock starts.
+Whatever a library does at its first use, it does on a small file before the clock starts.
 Memory that a virtual machine gave back to its host is slow at the first touch, so as
 much as the action needs is touched and freed, too. What was written before is on disk by
 then, and files that are to be saved are not there yet: to let go of an old file's pages

@@ -71,17 +71,19 @@ WORKLOADS: dict[str, Callable[[], Tensors]] = {
 }
 
 
-def few_bytes(workload: str) -> Tensors:
-    """One small tensor of the type that the workload has, for a first use of a library."""
-    return {"weight": np.ones((4, 4), ml_dtypes.bfloat16 if workload == "W2" else np.float32)}
+def first_use_tensors(workload: str) -> Tensors:
+    """Tensors of the type that the workload has, for a first use of a library: 10 MB, so that it starts its threads."""
+    dtype = np.dtype(ml_dtypes.bfloat16 if workload == "W2" else np.float32)
+    large = {f"large.{i}": np.ones((5, (1 << 20) // dtype.itemsize), dtype) for i in range(2)}
+    return {"weight": np.ones((4, 4), dtype), **large}
 
 
 def prepare(workload: str, folder: Path) -> None:
-    """Makes the files that `tensors` and `expected` read, once; of a few bytes where a first use is prepared."""
+    """Makes the files that `tensors` and `expected` read, once; a small one where a first use is prepared."""
     listing = folder / f"{workload}.json"
     if listing.exists():
         return
-    made = few_bytes(workload) if folder.name == FIRST_USE else WORKLOADS[workload]()
+    made = first_use_tensors(workload) if folder.name == FIRST_USE else WORKLOADS[workload]()
     rows = []
     with (folder / f"{workload}.raw").open("wb") as out:
         for name, array in made.items():

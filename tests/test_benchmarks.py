@@ -144,7 +144,7 @@ def test_speeds_of_the_store_and_exponents_are_goals_as_well(module) -> None:
 
 
 def test_nobody_is_timed_at_a_first_use(module, tmp_path: Path) -> None:
-    """The same action runs on a few bytes before: what it imports then is not in its time."""
+    """The same action runs on a small file before: what it imports then is not in its time."""
     package = importlib.import_module("benchmarks")
     for name in package.GROUPS:
         for case in module(name).cases():
