@@ -22,6 +22,14 @@ _COLUMNS = (
     "It writes two columns as they are in memory, in {theirs} ms. In canonical bytes every length stands before its "
     "elements, so each of a million lists is moved by itself, {more} ms more."
 )
+_BUFFERS = (
+    "It unpickles its columns, two copies of buffers in {theirs} ms, and decodes nothing. Canonical bytes have the "
+    "length of every text before it: reading a million lengths and moving what is between them takes {more} ms more."
+)
+_THERE_AND_BACK = (
+    "Two copies of the matrix in {theirs} ms: a bound. The goal is half of its speed, because between the vectors are "
+    "documents, each with keys, lengths and an id, which take {more} ms more to write and to check."
+)
 _COPY = (
     "A copy of the finished result in {theirs} ms, which computes nothing: a bound. The {more} ms more are a million "
     "lengths, encoded or decoded one by one, and as many moves of a few bytes."
@@ -109,6 +117,15 @@ REASONS: dict[tuple[str, str], str] = {
         "Only `load_state_dict`, a copy in memory in {theirs} ms: a bound for whoever loads first. We read the file "
         "before it, {more} ms more; with `out=` and `load_model` there is no such copy."
     ),
+    ("torch load and load_state_dict", "safetensors"): (
+        "It maps the file, and `load_state_dict` copies out of the mapping, {theirs} ms in all. We read into memory of "
+        "our own first, because a mapped file that is truncated kills the process: {more} ms more. `out=` and "
+        '`load_model` read straight into the module, and `backend="mmap"` maps as it does.'
+    ),
+    ("W5 strings deserialize", "awkward"): _BUFFERS,
+    ("W6 there and back, float32", "copy"): _THERE_AND_BACK,
+    ("W6 there and back, int8", "copy"): _THERE_AND_BACK,
+    ("W6 there and back, packed_bit", "copy"): _THERE_AND_BACK,
     ("W5 lists deserialize", "arrow"): _MAPS,
     ("W5 strings deserialize", "arrow"): _MAPS,
     ("W5 lists serialize", "arrow"): _COLUMNS,
