@@ -198,10 +198,10 @@ class Oracle:
 def _answers(process: subprocess.Popen[bytes]) -> bool:
     """Waits for an answer; False if there is none after so many seconds of the processor, or of the clock."""
     begun, end = _processor_seconds(process.pid), time.monotonic() + LONGEST
-    while not select.select([process.stdout], [], [], min(1, LONGEST))[0]:
-        if _processor_seconds(process.pid) - begun > SECONDS or time.monotonic() > end:
-            return False
-    return True
+    while _processor_seconds(process.pid) - begun <= SECONDS and time.monotonic() <= end:
+        if select.select([process.stdout], [], [], 1)[0]:
+            return True
+    return False
 
 
 def _processor_seconds(pid: int) -> float:

@@ -64,7 +64,7 @@ def test_a_package_that_dies_or_hangs_is_started_again(monkeypatch: pytest.Monke
     with closing(oracles.Oracle()) as oracle:
         assert oracle.ask("no such format", good) is None
         assert oracle.ask("npy", good) is not None
-        monkeypatch.setattr(oracles, "LONGEST", 0)
+        monkeypatch.setattr(oracles, "LONGEST", -1)
         assert oracle.ask("npy", good) is None
         assert oracle.died == 1
         monkeypatch.setattr(oracles, "LONGEST", 30)
