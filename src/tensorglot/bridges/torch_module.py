@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tensorglot.arguments import check_flags
 from tensorglot.bridges.drop_in import format_for, their_errors
 from tensorglot.bridges.torch import array_type, as_device, from_numpy, to_numpy
 from tensorglot.bridges.torch_sharing import covering, sharing_groups, tied
@@ -48,6 +49,7 @@ def save_model(
     Tensors that overlap are refused unless one of them covers the others, and without
     `force_contiguous` those that are not contiguous. `options` are those of `tg.save`.
     """
+    check_flags(force_contiguous=force_contiguous)
     spec, version = for_target(filename, format_for(filename, format))
     state = _state(model)
     notes = dict(metadata or {})
@@ -92,6 +94,7 @@ def load_model(
     are tied to it. With `strict`, a missing or unexpected name is an error. The module
     stays unchanged unless all names and shapes match.
     """
+    check_flags(strict=strict)
     torch = library("torch", "torch")
     as_device(device)
     state = _state(model)
