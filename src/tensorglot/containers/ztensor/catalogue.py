@@ -82,15 +82,17 @@ class Catalogue:
     def of(cls, found: Scanned, **columns: Any) -> Catalogue:
         """The tensors of a scan; `columns` are the other fields."""
         tensors, rows = found.records, found.records if found.parts.record is NOTHING else found.parts
+        name_begins, name_ends = tensors.numbers["name"]
+        counts, dim_ends = tensors.numbers["shape"]
         dim_offsets = np.zeros(tensors.rows + 1, np.int64)
-        dim_offsets[1:] = tensors.number("shape", 1)
+        dim_offsets[1:] = dim_ends
         return cls(
             data=found.data,
             base=found.base,
-            name_begins=tensors.number("name"),
-            name_ends=tensors.number("name", 1),
+            name_begins=name_begins,
+            name_ends=name_ends,
             places=tensors.places,
-            counts=tensors.number("shape"),
+            counts=counts,
             dims=found.dims,
             dim_offsets=dim_offsets,
             row_places=rows.places,
