@@ -25,7 +25,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeAlias
 
-from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
 from tensorglot.io.pieces import COPY_NBYTES, Piece, Stored, join_small, read_pieces
@@ -88,7 +87,7 @@ class AtomicFile:
         expect: Stamp | None = None,
         shared: bool = False,
     ) -> None:
-        self._target = Path(as_path(target))
+        self._target = Path(target)
         self._durable = durable
         self._shared = shared
         self._expect = expect
