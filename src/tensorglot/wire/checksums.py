@@ -138,18 +138,15 @@ class Numbers:
 
 def numbers(texts: Sequence[str | None]) -> Numbers | None:
     """Parses checksums to integers if all are of one algorithm and in our notation; else returns None."""
-    count = len(texts)
-    first = texts[0] if count else None
-    algorithm = "" if first is None else first.partition(":")[0]
-    if first is None or algorithm not in _INTEGERS:
+    joined = texts.joined() if isinstance(texts, TextColumn) else _join_alike(texts)
+    algorithm = "" if joined is None else joined.partition(b":")[0].decode()
+    if joined is None or algorithm not in _INTEGERS:
         return None
     prefix, dtype, _ = _INTEGERS[algorithm]
-    if len(first) != len(prefix) + 2 * np.dtype(dtype).itemsize:
+    length = len(prefix) + 2 * np.dtype(dtype).itemsize
+    if len(joined) != len(texts) * length:
         return None
-    joined = texts.joined() if isinstance(texts, TextColumn) else _join_alike(texts, len(first))
-    if joined is None or len(joined) != count * len(first):
-        return None
-    table = np.frombuffer(joined, np.uint8).reshape(count, len(first))
+    table = np.frombuffer(joined, np.uint8).reshape(-1, length)
     digits = table[:, len(prefix) :].tobytes()
     try:
         if (table[:, : len(prefix)] == np.frombuffer(prefix.encode(), np.uint8)).all() and digits.isalnum():
@@ -159,10 +156,11 @@ def numbers(texts: Sequence[str | None]) -> Numbers | None:
     return None
 
 
-def _join_alike(texts: Sequence[str | None], length: int) -> bytes | None:
-    """The texts one after the other, if all have that length."""
-    there = [text for text in texts if text is not None and len(text) == length]
-    return "".join(there).encode() if len(there) == len(texts) else None
+def _join_alike(texts: Sequence[str | None]) -> bytes | None:
+    """The texts one after the other, if all are ASCII and of one length."""
+    there = [text for text in texts if text is not None and text.isascii()]
+    alike = len(there) == len(texts) and len(set(map(len, there))) == 1
+    return "".join(there).encode() if alike else None
 
 
 _INTEGERS: dict[str, tuple[str, str, Callable[[], Callable[[memoryview], int]]]] = {
