@@ -78,7 +78,8 @@ def read(source: Source, options: ReadOptions) -> Index:
     rules.check_limits(catalogue, limits)
     rules.check_sizes(catalogue)
     rules.check_places(catalogue, rules.Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size))
-    return catalogue.to_index(f"ztensor@{version}", Zstd(), metadata_at(data, attributes))
+    metadata = None if attributes is None else metadata_at(data, attributes)
+    return catalogue.to_index(f"ztensor@{version}", Zstd(), metadata)
 
 
 def _version(cursor: cbor.Cursor, fields: dict[str, int], footer: bool) -> str:

@@ -108,7 +108,8 @@ def read(source: Source, options: ReadOptions) -> Index:
     rules.check_limits(catalogue, limits)
     rules.check_sizes(catalogue)
     _check_places(catalogue, end, (begin, begin + len(data)))
-    index = catalogue.to_index("ztensor@2", SeekableZstd(), metadata_at(data, attributes), checksums_decoded=True)
+    metadata = None if attributes is None else metadata_at(data, attributes)
+    index = catalogue.to_index("ztensor@2", SeekableZstd(), metadata, checksums_decoded=True)
     if options.strict:
         check_2(source, index, data, begin)
     if end < source.size:
