@@ -39,7 +39,7 @@ from tensorglot.operations._convert_parts import upload_converted
 from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, run_jobs
 from tensorglot.operations._file_layout import RowPlace, file_layout, rows_layout
 from tensorglot.operations._options import SaveOptions
-from tensorglot.operations._progress import start_progress
+from tensorglot.operations._progress import count_off, start_progress
 from tensorglot.operations._sidecar import drop_sidecar
 from tensorglot.operations.save import write_archive
 from tensorglot.threads import Executor
@@ -188,13 +188,9 @@ class _Jobs:
                 jobs.append((*whole, piece))
                 done.append(piece[1] - piece[0] if piece is not None else sum(sizes[part.start : part.stop]))
         accounts: list[Account] = []
-        total, reached = sum(done), 0
         with start_progress(self._progress, "converting") as report:
-            for count, found in zip(done, run_jobs(self._executor, _write_rows, jobs), strict=True):
+            for found in count_off(run_jobs(self._executor, _write_rows, jobs), done, report):
                 accounts += found
-                reached += count
-                if report is not None:
-                    report(reached, total)
         return accounts
 
     def _pieces(self, steps: Sequence[Step], rows: slice, nbytes: int) -> list[tuple[int, int] | None]:

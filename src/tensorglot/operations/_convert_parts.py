@@ -28,7 +28,7 @@ from tensorglot.operations._convert_archive import Account, make_archive
 from tensorglot.operations._executor import JOB_NBYTES, Reference, run_jobs
 from tensorglot.operations._file_layout import RowPlace
 from tensorglot.operations._options import SaveOptions
-from tensorglot.operations._progress import start_progress
+from tensorglot.operations._progress import count_off, start_progress
 from tensorglot.threads import Executor
 from tensorglot.wire import checksums
 
@@ -88,15 +88,12 @@ def upload_converted(
     try:
         jobs = ((source, *_own_steps(span, sent), strict, begun) for span in spans)
         accounts, etags, digests = [], [], []
-        total, done = sum(sum(span.sizes) for span in spans), 0
+        sizes = [sum(span.sizes) for span in spans]
         with start_progress(plan.save.progress, "converting") as report:
-            for span, sent_span in zip(spans, run_jobs(executor, _upload_span, jobs), strict=True):
+            for sent_span in count_off(run_jobs(executor, _upload_span, jobs), sizes, report):
                 accounts += sent_span.accounts
                 etags += sent_span.etags
                 digests += sent_span.digests
-                done += sum(span.sizes)
-                if report is not None:
-                    report(done, total)
         if ended is not None:
             etags.append(begun.send(len(etags) + 1, b"".join(map(as_bytes, buffers(ended.end(digests))))))
         begun.complete(etags, expect)
