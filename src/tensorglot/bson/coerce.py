@@ -129,11 +129,11 @@ def coerce_vector(
     return VectorData(apply_ignored_bits(data, padding, ignored_bits, InputError), kind, padding)
 
 
-def coerce_integers(value: Any, low: int, high: int, rule: str) -> NDArray[np.int16]:
+def coerce_integers(value: Any, low: int, high: int) -> NDArray[np.int16]:
     """Converts a value to an integer array of any shape, with all elements from `low` to `high`."""
     array = _unwrap(value)[0] if is_vector(value) else _dense(value)
     if array.size and (array.dtype.kind not in "iu" or array.min() < low or array.max() > high):
-        raise InputError(f"expected integers from {low} to {high}", rule=rule)
+        raise InputError(f"expected integers from {low} to {high}", rule="quantize.signed")
     return array.astype(np.int16)
 
 

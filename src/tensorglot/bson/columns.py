@@ -89,13 +89,12 @@ class ValueColumn:
     def raw(self, row: int) -> Raw:
         return Raw(int(self.kinds[row]), self.data[self.offsets[row] : self.offsets[row + 1]])
 
-    def elements(self, name: bytes, begin: int = 0, end: int | None = None) -> list[bytes]:
-        """The elements that documents have for rows `begin` to `end`: type, name, value; nothing for absent ones."""
-        kinds = self.kinds[begin:end].tolist()
-        edges = self.offsets[begin : None if end is None else end + 1].tolist()
+    def elements(self, name: bytes) -> list[bytes]:
+        """The elements that documents have for the rows: type, name, value; nothing for absent ones."""
+        edges = self.offsets.tolist()
         return [
             b"%c%b%b" % (kind, name, self.data[edges[i] : edges[i + 1]]) if kind else b""
-            for i, kind in enumerate(kinds)
+            for i, kind in enumerate(self.kinds.tolist())
         ]
 
     def tolist(self) -> list[Any]:

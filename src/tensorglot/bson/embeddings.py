@@ -74,6 +74,11 @@ class Embeddings:
             object.__setattr__(self, name, value)
 
     @property
+    def columns(self) -> dict[str, ValueColumn]:
+        """The ids, if there are any, and the fields."""
+        return {**({} if self.ids is None else {ID: self.ids}), **self.fields}
+
+    @property
     def matrix(self) -> NDArray[Any]:
         """One row for each vector: float32, int8, or bool with a column for each bit."""
         return self.vectors.numbers()

@@ -148,7 +148,7 @@ def _arrow_column(pa: Any, name: str, column: ValueColumn, kind: int | None) -> 
 
 
 def _document(name: str, column: ValueColumn, row: int) -> bytes:
-    (element,) = column.elements(name.encode() + b"\0", row, row + 1)
+    (element,) = column.part(row, row + 1).elements(name.encode() + b"\0")
     return (len(element) + 5).to_bytes(4, "little") + element + b"\0"
 
 

@@ -116,9 +116,9 @@ def _to_bytes(values: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> ND
 
 def from_signed_bits(values: Any) -> NDArray[np.uint8]:
     """Converts the "binary" int8 format of some embedding services (packed bits minus 128) to packed bits."""
-    return (coerce_integers(values, -128, 127, "quantize.signed") + 128).astype(np.uint8)
+    return (coerce_integers(values, -128, 127) + 128).astype(np.uint8)
 
 
 def to_signed_bits(values: Any) -> NDArray[np.int8]:
     """Converts packed bits to the "binary" int8 format: each byte minus 128."""
-    return (coerce_integers(values, 0, 255, "quantize.signed") - 128).astype(np.int8)
+    return (coerce_integers(values, 0, 255) - 128).astype(np.int8)

@@ -40,7 +40,7 @@ from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Part, Tensor, check_
 from tensorglot.wire import bson as wire
 from tensorglot.wire.bson_value import DATE, OBJECT_ID, STRING
 
-__all__ = ["ColumnSource", "ColumnSpool", "Form", "form_of", "open_column", "stored_name", "tensor_of"]
+__all__ = ["ColumnSource", "ColumnSpool", "Form", "PartBytes", "form_of", "open_column", "stored_name", "tensor_of"]
 
 _DATES = "datetime['ms', tz='UTC']"
 _OFFSETS, _TEXTS = "offsets", "content.data"
@@ -201,7 +201,7 @@ def _numpy_dtype(tensor: Tensor) -> np.dtype[Any] | None:
     return np.dtype(text) if _TEXT_OR_DATE.fullmatch(text) else None
 
 
-class _Bytes:
+class PartBytes:
     """The bytes of a part, from first to last."""
 
     def __init__(self, part: Part) -> None:
@@ -238,7 +238,7 @@ class _Rows:
         self._tensor = tensor
         self._dtype = dtype
         self._column = column
-        self._bytes = _Bytes(tensor.parts["data"])
+        self._bytes = PartBytes(tensor.parts["data"])
 
     def take(self, rows: int) -> ValueColumn:
         shape = (rows, *self._tensor.shape[1:])
@@ -253,8 +253,8 @@ class _Texts:
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
-        self._offsets = _Bytes(tensor.parts[_OFFSETS])
-        self._texts = _Bytes(tensor.parts[_TEXTS])
+        self._offsets = PartBytes(tensor.parts[_OFFSETS])
+        self._texts = PartBytes(tensor.parts[_TEXTS])
         self._left = tensor.parts[_TEXTS].nbytes
         self._end = int.from_bytes(self._offsets.read(8), "little", signed=True)
         if self._end:
@@ -299,5 +299,5 @@ def _documents(tensor: Tensor, name: str) -> Iterator[ValueColumn]:
     part = tensor.parts.get("data")
     if part is None or part.dtype is None or part.dtype.name != "uint8":
         raise FormatError("documents must be bytes", rule="place.field", tensor=tensor.name)
-    for start, piece in wire.pieces(_Bytes(part).read_into, _PIECE_NBYTES):
+    for start, piece in wire.pieces(PartBytes(part).read_into, _PIECE_NBYTES):
         yield from_dump(piece, name, start)

@@ -25,14 +25,14 @@ from tensorglot.bson.mongodb import Progress, Query
 from tensorglot.bson.parquet import ParquetSource, open_parquet
 from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet, place_text
 from tensorglot.bson.sources import Batch, Run, batches
-from tensorglot.bson.stored_columns import ColumnSource, open_column
+from tensorglot.bson.stored_columns import ColumnSource, PartBytes, open_column
 from tensorglot.containers.table import named
 from tensorglot.errors import FormatError, Hint, InputError, escape
 from tensorglot.io.local import BaseSource
 from tensorglot.io.place import as_place
 from tensorglot.io.source import source_for
 from tensorglot.model.archive import Archive
-from tensorglot.model.payload import as_bytes, buffers
+from tensorglot.model.payload import as_bytes
 from tensorglot.model.tensor import Tensor, check_bool
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.wire import bson as wire
@@ -252,19 +252,12 @@ def _row_blocks(tensor: Tensor, nbytes: int | None) -> Iterator[NDArray[Any]]:
         yield tensor.numpy()
         return
     step = min(_BATCH_ROWS, max(1, nbytes // row_nbytes))
-    rows_left, filled = len(tensor), 0
-    block = np.empty((min(step, rows_left), tensor.shape[1]), dtype)
-    for chunk in buffers(part.swapped_chunks() if part.big_endian else part.payload.chunks()):
-        data = as_bytes(chunk)
-        while data:
-            room = as_bytes(block)[filled : filled + len(data)]
-            room[:] = data[: len(room)]
-            filled, data = filled + len(room), data[len(room) :]
-            if filled == block.nbytes:
-                check_bool(block, tensor.name, tensor.offset)
-                yield block
-                rows_left, filled = rows_left - len(block), 0
-                block = np.empty((min(step, rows_left), tensor.shape[1]), dtype)
+    stored = PartBytes(part)
+    for first in range(0, len(tensor), step):
+        block = np.empty((min(step, len(tensor) - first), tensor.shape[1]), dtype)
+        stored.read_into(as_bytes(block))
+        check_bool(block, tensor.name, tensor.offset)
+        yield block
 
 
 def _only_matrix(archive: Archive, id: str) -> str:

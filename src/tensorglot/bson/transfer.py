@@ -183,8 +183,7 @@ class _Look:
         self._row = row
         self.rows += len(batch)
         self.ids = self.ids and batch.ids is not None
-        columns = {**({} if batch.ids is None else {ID: batch.ids}), **batch.fields}
-        for name, column in columns.items():
+        for name, column in batch.columns.items():
             self._kinds.setdefault(name, set()).update(np.unique(column.kinds[column.there]).tolist())
             if not column.there.all():
                 self._hollow.add(name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tensorglot.bson.columns import ValueColumn, gather
-from tensorglot.bson.embeddings import BATCH_NBYTES, ID, Embeddings
+from tensorglot.bson.embeddings import BATCH_NBYTES, Embeddings
 from tensorglot.bson.mongodb import Progress, require
 from tensorglot.errors import InputError
 from tensorglot.model.payload import as_bytes
@@ -67,32 +67,30 @@ Tree: TypeAlias = "dict[bytes, list[bytes] | Tree]"
 """A document by its keys: the elements of each row, or the keys of a subdocument."""
 
 
-def _vector_elements(found: Embeddings, name: bytes, begin: int, end: int) -> list[bytes]:
+def _vector_elements(found: Embeddings, name: bytes) -> list[bytes]:
     row = found.vectors.row
-    data = as_bytes(found.vectors.data[begin:end])
+    data = as_bytes(found.vectors.data)
     before = bytes((BINARY,)) + name + (row.nbytes + 2).to_bytes(4, "little") + bytes((VECTOR_SUBTYPE,))
-    return [before + payload for payload in split(data, end - begin, row)]
+    return [before + payload for payload in split(data, len(found), row)]
 
 
-def _columns(found: Embeddings, begin: int, end: int) -> Iterator[tuple[str, list[bytes]]]:
+def _elements(found: Embeddings) -> Iterator[tuple[str, list[bytes]]]:
     """The elements of each field, named by the last key of its path."""
-    if found.ids is not None:
-        yield ID, found.ids.elements(b"_id\0", begin, end)
-    for path, column in found.fields.items():
-        yield path, column.elements(path_bytes(path)[-1], begin, end)
-    yield found.key, _vector_elements(found, path_bytes(found.key)[-1], begin, end)
+    for path, column in found.columns.items():
+        yield path, column.elements(path_bytes(path)[-1])
+    yield found.key, _vector_elements(found, path_bytes(found.key)[-1])
 
 
-def documents(found: Embeddings, begin: int, end: int) -> list[bytes]:
-    """The documents of some rows: the id, the fields in their order, the vector."""
+def documents(found: Embeddings) -> list[bytes]:
+    """The document of each row: the id, the fields in their order, the vector."""
     tree: Tree = {}
-    for path, elements in _columns(found, begin, end):
+    for path, elements in _elements(found):
         *outer, last = path_bytes(path)
         inner = tree
         for name in outer:
             inner = inner.setdefault(name, {})  # type: ignore[assignment]
         inner[last] = elements
-    made = [_close(_body(tree, row)) for row in range(end - begin)]
+    made = [_close(_body(tree, row)) for row in range(len(found))]
     large = max(map(len, made), default=0)
     if large > STORED_MAX_NBYTES:
         raise InputError(f"a document of {large} bytes exceeds MongoDB's limit of 16 MiB", rule="bson.document.size")
@@ -132,7 +130,7 @@ def upload(
     done = 0
     for found in batches:
         for part in found.batches(min(BATCH_NBYTES, _BATCH_ROWS * max(1, found.vectors.row.nbytes))):
-            batch = _Batch(collection, part, 0, len(part), raw_document)
+            batch = _Batch(collection, part, raw_document)
             total = _add(total, batch.plan(update) if dry_run else batch.update() if update else batch.insert(empty))
             done += len(part)
             if progress is not None:
@@ -152,8 +150,6 @@ class _Batch:
 
     collection: Collection[Any]
     found: Embeddings
-    begin: int
-    end: int
     raw_document: Callable[[bytes], Any]
     """pymongo's class for a document that is encoded already."""
 
@@ -168,8 +164,8 @@ class _Batch:
         from pymongo import InsertOne
 
         there = {} if empty else self._compare(None)
-        new = [i for i in range(self.end - self.begin) if i not in there]
-        made = documents(self.found, self.begin, self.end) if new else []
+        new = [i for i in range(len(self.found)) if i not in there]
+        made = documents(self.found) if new else []
         _, errors = self._bulk_write([InsertOne(self.raw_document(made[i])) for i in new])
         refused = {new[i]: error for i, error in errors.items()}
         there |= self._compare([i for i, error in refused.items() if error["code"] == _DUPLICATE])
@@ -187,12 +183,11 @@ class _Batch:
     def update(self) -> Written:
         from pymongo import UpdateOne
 
-        columns = [elements for _, elements in self._set_elements()]
-        updates = []
-        for i in range(self.end - self.begin):
-            own_id = self.raw_document(_close(self.ids.elements(b"_id\0", self.begin + i, self.begin + i + 1)[0]))
-            fields = self.raw_document(_close(b"".join([column[i] for column in columns])))
-            updates.append(UpdateOne(own_id, {"$set": fields}))
+        rows = zip(*(elements for _, elements in self._set_elements()), strict=True)
+        updates = [
+            UpdateOne(self.raw_document(_close(own_id)), {"$set": self.raw_document(_close(b"".join(fields)))})
+            for own_id, fields in zip(self.ids.elements(b"_id\0"), rows, strict=True)
+        ]
         result, errors = self._bulk_write(updates)
         left = result["nMatched"] + len(errors)
         missing: list[int] = []
@@ -212,8 +207,8 @@ class _Batch:
     def plan(self, update: bool) -> Written:
         """What `insert` or `update` would do."""
         there = self._compare(None)
-        count, equal = self.end - self.begin, sum(there.values())
-        new = [i for i in range(count) if i not in there]
+        equal = sum(there.values())
+        new = [i for i in range(len(self.found)) if i not in there]
         if update:
             reasons = self._reasons(dict.fromkeys(new, _MISSING))
             return Written(0, updated=len(there) - equal, unchanged=equal, missing=len(new), reasons=reasons)
@@ -224,9 +219,9 @@ class _Batch:
     def _set_elements(self) -> Iterator[tuple[str, list[bytes]]]:
         """The elements of a `$set`, named by whole paths."""
         for path, column in self.found.fields.items():
-            yield path, column.elements(path.encode() + b"\0", self.begin, self.end)
+            yield path, column.elements(path.encode() + b"\0")
         key = self.found.key
-        yield key, _vector_elements(self.found, key.encode() + b"\0", self.begin, self.end)
+        yield key, _vector_elements(self.found, key.encode() + b"\0")
 
     def _bulk_write(self, requests: list[Any]) -> tuple[Mapping[str, Any], dict[int, Any]]:
         """Sends the requests, and returns the counts and the errors by position."""
@@ -243,10 +238,10 @@ class _Batch:
 
     def _compare(self, rows: Sequence[int] | None) -> dict[int, bool]:
         """Which rows (all for None) have a document already, and whether it has the values of the row."""
-        wanted = range(self.end - self.begin) if rows is None else rows
+        wanted = range(len(self.found)) if rows is None else rows
         if not wanted:
             return {}
-        own_ids = [self.ids.raw(self.begin + i) for i in wanted]
+        own_ids = [self.ids.raw(i) for i in wanted]
         places = {_identity(own_id): i for own_id, i in zip(own_ids, wanted, strict=True)}
         query = self.raw_document(encode_document({"_id": {"$in": own_ids}}))
         fields = dict(self._set_elements())
@@ -263,7 +258,7 @@ class _Batch:
         return stored
 
     def _reasons(self, found: Mapping[int, str]) -> tuple[tuple[str, str], ...]:
-        return tuple((_id_text(self.ids.raw(self.begin + i)), found[i]) for i in sorted(found)[:_REASONS])
+        return tuple((_id_text(self.ids.raw(i)), found[i]) for i in sorted(found)[:_REASONS])
 
 
 _CONFLICT = "exists with other values"

@@ -57,14 +57,13 @@ class Survey:
 
     @classmethod
     def of(cls, found: Embeddings) -> Survey:
-        columns = {**({} if found.ids is None else {ID: found.ids}), **found.fields}
         return cls(
             len(found),
             found.key,
             found.vectors.row,
             found.ids is not None,
-            {name: column.kind for name, column in columns.items()},
-            frozenset(name for name, column in columns.items() if column.there.all()),
+            {name: column.kind for name, column in found.columns.items()},
+            frozenset(name for name, column in found.columns.items() if column.there.all()),
             found.ranges,
             found.new_ranges,
         )
@@ -177,7 +176,7 @@ def dump(batches: Iterable[Embeddings]) -> Iterator[bytes]:
     """The documents of all rows."""
     for found in batches:
         for begin in range(0, len(found), _PIECE_ROWS):
-            yield b"".join(documents(found, begin, min(begin + _PIECE_ROWS, len(found))))
+            yield b"".join(documents(found.rows(begin, min(begin + _PIECE_ROWS, len(found)))))
 
 
 def _write_container(file: FilePlace, survey: Survey, batches: Iterator[Embeddings]) -> None:
@@ -194,7 +193,7 @@ def _write_container(file: FilePlace, survey: Survey, batches: Iterator[Embeddin
             for batch in chain([first], batches):
                 sink.write(batch.matrix)
                 for name, spool in columns.items():
-                    spool.add(batch.ids if name == ID and batch.ids is not None else batch.fields[name])
+                    spool.add(batch.columns[name])
         for spool in columns.values():
             out.add(*spool.tensor())
         if survey.ranges is not None and spec.names:
@@ -217,9 +216,8 @@ def _spools(file: FilePlace, survey: Survey, spec: Format, spools: ExitStack) ->
 
 
 def _columns(found: Embeddings, spec: Format) -> dict[str, Any]:
-    columns = {**({} if found.ids is None else {ID: found.ids}), **found.fields}
     tensors: dict[str, Any] = {found.key: found.matrix}
-    for name, column in columns.items():
+    for name, column in found.columns.items():
         stored, value = tensor_of(name, column, nested=_holds_nested(spec))
         _check_free(stored, tensors)
         tensors[stored] = value
