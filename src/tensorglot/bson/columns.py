@@ -30,6 +30,7 @@ from tensorglot.wire.bson_value import (
     Binary,
     Raw,
     decode_value,
+    document_of,
     encode_value,
 )
 
@@ -134,10 +135,13 @@ class ValueColumn:
         out[there] = values
         return out
 
+    def documents(self, name: str) -> list[bytes]:
+        """A document {name: value} for each row, empty for an absent one."""
+        return list(map(document_of, self.elements(wire.key_bytes(name))))
+
     def dump(self, name: str) -> bytes:
-        """A document {name: value} for each row, one after the other."""
-        key = wire.key_bytes(name)
-        return b"".join((len(element) + 5).to_bytes(4, "little") + element + b"\0" for element in self.elements(key))
+        """These documents, one after the other."""
+        return b"".join(self.documents(name))
 
 
 def _join(kinds: NDArray[np.uint8], values: Sequence[bytes]) -> ValueColumn:

@@ -23,6 +23,7 @@ from tensorglot.bson.sources import Batch, IdReader, batches
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.extras import library
 from tensorglot.wire.bson import NULL, VECTOR_SUBTYPE, Column, path_bytes
+from tensorglot.wire.bson_value import document_of
 
 if TYPE_CHECKING:
     from pymongo.collection import Collection
@@ -252,4 +253,4 @@ def pymongo_ids(data: memoryview, column: Column) -> list[Any]:
     body = b"".join(
         b"%c%d\0%b" % (kind or NULL, i, bytes(data[begin:end])) for i, (kind, begin, end) in enumerate(rows)
     )
-    return list(require().decode((len(body) + 5).to_bytes(4, "little") + body + b"\0").values())
+    return list(require().decode(document_of(body)).values())

@@ -143,13 +143,9 @@ def _arrow_column(pa: Any, name: str, column: ValueColumn, kind: int | None) -> 
         array = pa.array(column.tolist(), type)
     else:
         type, marked = pa.large_binary(), {_MARK: b"document"}
-        array = pa.array([None if gap else _document(name, column, i) for i, gap in enumerate(gaps)], type)
+        made = zip(column.documents(name), gaps, strict=True)
+        array = pa.array([None if gap else document for document, gap in made], type)
     return pa.field(name, type, metadata=marked), array
-
-
-def _document(name: str, column: ValueColumn, row: int) -> bytes:
-    (element,) = column.part(row, row + 1).elements(name.encode() + b"\0")
-    return (len(element) + 5).to_bytes(4, "little") + element + b"\0"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from tensorglot.model.payload import as_bytes
 from tensorglot.operations._jsonable import Record
 from tensorglot.wire.bson import BINARY, DOCUMENT, VECTOR_SUBTYPE, find, path_bytes, view
 from tensorglot.wire.bson_template import STORED_MAX_NBYTES
-from tensorglot.wire.bson_value import DOUBLE, INT32, INT64, Raw, decode_value, encode_document
+from tensorglot.wire.bson_value import DOUBLE, INT32, INT64, Raw, decode_value, document_of, encode_document
 from tensorglot.wire.bson_vector import split
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def documents(found: Embeddings) -> list[bytes]:
         for name in outer:
             inner = inner.setdefault(name, {})  # type: ignore[assignment]
         inner[last] = elements
-    made = [_close(_body(tree, row)) for row in range(len(found))]
+    made = [document_of(_body(tree, row)) for row in range(len(found))]
     large = max(map(len, made), default=0)
     if large > STORED_MAX_NBYTES:
         raise InputError(f"a document of {large} bytes exceeds MongoDB's limit of 16 MiB", rule="bson.document.size")
@@ -103,12 +103,8 @@ def _body(tree: Tree, row: int) -> bytes:
         if isinstance(node, list):
             parts.append(node[row])
         elif inner := _body(node, row):
-            parts.append(bytes((DOCUMENT,)) + name + _close(inner))
+            parts.append(bytes((DOCUMENT,)) + name + document_of(inner))
     return b"".join(parts)
-
-
-def _close(body: bytes) -> bytes:
-    return (len(body) + 5).to_bytes(4, "little") + body + b"\0"
 
 
 def upload(
@@ -185,7 +181,9 @@ class _Batch:
 
         rows = zip(*(elements for _, elements in self._set_elements()), strict=True)
         updates = [
-            UpdateOne(self.raw_document(_close(own_id)), {"$set": self.raw_document(_close(b"".join(fields)))})
+            UpdateOne(
+                self.raw_document(document_of(own_id)), {"$set": self.raw_document(document_of(b"".join(fields)))}
+            )
             for own_id, fields in zip(self.ids.elements(b"_id\0"), rows, strict=True)
         ]
         result, errors = self._bulk_write(updates)

@@ -20,7 +20,16 @@ from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.kernels import bson_walk as walk
 from tensorglot.wire.bson import ARRAY, BINARY, DEPTH, DOCUMENT, NULL, key_bytes, kind_name, refusal
 
-__all__ = ["Binary", "Int64", "Raw", "decode_document", "decode_value", "encode_document", "encode_value"]
+__all__ = [
+    "Binary",
+    "Int64",
+    "Raw",
+    "decode_document",
+    "decode_value",
+    "document_of",
+    "encode_document",
+    "encode_value",
+]
 
 _INT32 = struct.Struct("<i")
 _INT64 = struct.Struct("<q")
@@ -140,7 +149,12 @@ def encode_document(fields: Mapping[str, Any], default: Callable[[Any], Any] | N
     if depth > DEPTH:
         raise InputError(f"documents nest more than {DEPTH} levels deep", rule="bson.depth")
     body = b"".join(_element(key, *encode_value(value, default, depth)) for key, value in fields.items())
-    return _length(len(body) + 5) + body + b"\0"
+    return document_of(body)
+
+
+def document_of(elements: bytes) -> bytes:
+    """The document of encoded elements."""
+    return _length(len(elements) + 5) + elements + b"\0"
 
 
 def _length(nbytes: int) -> bytes:
