@@ -6,7 +6,7 @@ shell could not show on one line are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import click
 
@@ -14,8 +14,6 @@ __all__ = ["complete_dtypes", "complete_formats", "complete_names", "complete_re
 
 MOST = 500
 """Names that are offered at once."""
-
-Completer = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
 def _starting(words: Iterable[str], typed: str) -> list[str]:

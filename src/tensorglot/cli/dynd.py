@@ -7,8 +7,7 @@ is that of `tensorglot.dynd.json`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from tensorglot.model.tensor import Tensor
 
 __all__ = ["command"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 _file = click.argument("file", type=click.Path(allow_dash=True), default="-")
 _type = click.option("--type", "type_text", metavar="TYPE", help="The type of the value, e.g. 'var * {x: ?int32}'.")

@@ -28,9 +28,8 @@ from tensorglot.store.distributed import METADATA, box_key, index_tensor
 from tensorglot.store.location import split_url
 from tensorglot.store.store import Store
 
-__all__ = ["STORE", "FolderTarget", "StoreTarget", "Target"]
+__all__ = ["FolderTarget", "StoreTarget", "Target"]
 
-STORE = "store://"
 _RANK_FILE = re.compile(r"[0-9a-f]{8}-[0-9]{5}\.[a-z]+")
 
 Links = Mapping[str, str]

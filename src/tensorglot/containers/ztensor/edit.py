@@ -12,6 +12,7 @@ from typing import Any
 
 from tensorglot.containers.ztensor import v01, v2, write2
 from tensorglot.containers.ztensor.constants import ALIGNMENT_01, ALIGNMENT_2, FOOTER_2
+from tensorglot.containers.ztensor.manifest import ROOT_FORM
 from tensorglot.containers.ztensor.parts import METADATA
 from tensorglot.containers.ztensor.write01 import encode_index, end_file, metadata_entry
 from tensorglot.errors import UnsupportedError
@@ -19,10 +20,7 @@ from tensorglot.limits import Limits
 from tensorglot.model.payload import Chunk, Source, Span
 from tensorglot.wire import cbor
 
-__all__ = ["ROOT_FORM", "edit_01", "edit_2"]
-
-ROOT_FORM = cbor.with_depth(cbor.DETERMINISTIC, 31)
-
+__all__ = ["edit_01", "edit_2"]
 
 def edit_01(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -> Iterator[Chunk]:
     index, begin = v01.index_bytes(source, limits)

@@ -20,7 +20,7 @@ from tensorglot.model.payload import Encoded
 from tensorglot.model.tensor import Part
 from tensorglot.wire import cbor, checksums
 
-__all__ = ["PartSpec", "TensorSpec", "codes_of", "content_digest", "encode_manifest", "keeps"]
+__all__ = ["ROOT_FORM", "PartSpec", "TensorSpec", "codes_of", "content_digest", "encode_manifest", "keeps"]
 
 _LOGICAL: dict[DType, tuple[str, str | None]] = {dtype: (storage, code) for code, (dtype, storage) in LOGICAL_2.items()}
 _STORAGE: dict[DType, tuple[str, str | None]] = {dtype: (code, None) for code, dtype in STORAGE_2.items()}
@@ -81,7 +81,7 @@ def encode_manifest(tensors: Iterable[TensorSpec], attributes: Mapping[str, Any]
     objects = sorted((cbor.text(tensor.name), _tensor(tensor)) for tensor in tensors)
     pairs = [_OBJECTS, cbor.head(cbor.MAP, len(objects)), *(piece for pair in objects for piece in pair)]
     if attributes is not None:
-        pairs += [_ATTRIBUTES, cbor.encode(attributes, _ROOT_FORM)]
+        pairs += [_ATTRIBUTES, cbor.encode(attributes, ROOT_FORM)]
     return cbor.head(cbor.MAP, 1 + (attributes is not None)) + b"".join(pairs)
 
 
@@ -90,7 +90,7 @@ _OBJECTS, _ATTRIBUTES, _PARTS, _SHAPE, _LAYOUT, _BLOB, _TYPE, _DTYPE, _DIGEST, _
     ("objects", "attributes", "parts", "shape", "layout", "blob", "type", "dtype", "digest", "encoding",
      "decoded_length"),
 )  # fmt: skip
-_ROOT_FORM, _OBJECT_FORM = (cbor.with_depth(cbor.DETERMINISTIC, 32 - above) for above in (1, 3))
+ROOT_FORM, _OBJECT_FORM = (cbor.with_depth(cbor.DETERMINISTIC, 32 - above) for above in (1, 3))
 """For attributes of the file and of an object: the manifest is at most 32 levels deep, of which 1 or 3 are above."""
 
 

@@ -18,9 +18,8 @@ from itertools import chain
 
 from tensorglot.containers.table import Revision, check_header
 from tensorglot.containers.ztensor import v01, v2, write01, write2
-from tensorglot.containers.ztensor.constants import ALIGNMENT_01, ALIGNMENT_2, MAGIC_01, MAGIC_2
-from tensorglot.containers.ztensor.edit import ROOT_FORM
-from tensorglot.containers.ztensor.manifest import encode_manifest
+from tensorglot.containers.ztensor.constants import ALIGNMENT_01, ALIGNMENT_2, CANONICAL_ALIGNMENT, MAGIC_01, MAGIC_2
+from tensorglot.containers.ztensor.manifest import ROOT_FORM, encode_manifest
 from tensorglot.containers.ztensor.parts import METADATA
 from tensorglot.containers.ztensor.stored import index_parts, prepare, write_blobs
 from tensorglot.errors import UnsupportedError
@@ -30,7 +29,6 @@ from tensorglot.wire import cbor
 
 __all__ = ["append_2", "revise_01", "revise_2"]
 
-_CANONICAL_ALIGNMENT = 65536
 _FOOTER_ALIGNMENT = 64
 """A footer of 40 bytes at a multiple of this is in one sector of a disk, and in one page of memory."""
 
@@ -162,8 +160,8 @@ def _tail_2(position: int, kept: list[_Item], others: list[tuple[bytes, bytes]],
 def _unused(kept: list[_Item], end: int, alignment: int) -> int:
     """Bytes up to `end` that no blob has, beyond those that alignment can explain; negative if there are none."""
     blobs = {blob[:2] for item in kept for blob in item.blobs}
-    canonical = alignment == ALIGNMENT_2 and not any(offset % _CANONICAL_ALIGNMENT for offset, _ in blobs)
-    spacing = _CANONICAL_ALIGNMENT if canonical else alignment
+    canonical = alignment == ALIGNMENT_2 and not any(offset % CANONICAL_ALIGNMENT for offset, _ in blobs)
+    spacing = CANONICAL_ALIGNMENT if canonical else alignment
     return end - sum(size for _, size in blobs) - (len(blobs) + 1) * spacing
 
 
