@@ -22,6 +22,7 @@ from tensorglot.wire import cbor
 
 __all__ = ["edit_01", "edit_2"]
 
+
 def edit_01(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -> Iterator[Chunk]:
     index, begin = v01.index_bytes(source, limits)
     cursor = cbor.Cursor(index, base=begin)

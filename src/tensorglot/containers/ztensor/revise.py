@@ -178,9 +178,9 @@ def _end_2(
     """Yields the new blobs; returns where the manifest begins, and the manifest."""
     specs = [write2.spec_of(index_parts(tensor), revision.options) for tensor in revision.added.values()]
     blobs = [part.blob for spec in specs for part in spec.parts]
-    prepare(blobs, checksums_decoded=True)
+    prepare(blobs)
     stored = write2.stored_blobs(blobs, revision.options.level)
-    end = yield from write_blobs(blobs, stored, position, ALIGNMENT_2, checksums_decoded=True)
+    end = yield from write_blobs(blobs, stored, position, ALIGNMENT_2)
     yield bytes(-end % ALIGNMENT_2)
     objects = [*objects, *_pairs_of(encode_manifest(specs, None))]
     pairs = [(cbor.text("objects"), cbor.head(cbor.MAP, len(objects)) + _join(objects)), *others]

@@ -39,6 +39,8 @@ class Blob:
     compressed: bool = False
     algorithm: str | None = None
     """The checksum to compute; "frame" is one inside each zstd frame."""
+    decoded: bool = False
+    """Its checksum is of the decoded bytes, as in version 2: an opaque part has none, and every frame has one."""
     checksum: str | None = None
     offset: int = 0
     size: int = 0
@@ -74,11 +76,8 @@ def decode(part: Part) -> Iterator[Chunk]:
     return part.swapped_chunks() if part.big_endian and part.dtype is not None else part.payload.chunks()
 
 
-def prepare(blobs: Iterable[Blob], *, checksums_decoded: bool) -> None:
-    """Finds parts at the same place that are to be stored alike, and starts the checksum of every other one.
-
-    `checksums_decoded`: checksums are of the decoded bytes, and an opaque part has none.
-    """
+def prepare(blobs: Iterable[Blob]) -> None:
+    """Finds parts at the same place that are to be stored alike, and starts the checksum of every other one."""
     first: dict[tuple[object, ...], Blob] = {}
     twins: Counter[int] = Counter()
     for blob in blobs:
@@ -93,17 +92,12 @@ def prepare(blobs: Iterable[Blob], *, checksums_decoded: bool) -> None:
             else:
                 blob.twin = twin
                 twins[id(twin)] += 1
-        if blob.twin is None and blob.algorithm in checksums.ALGORITHMS and not (opaque and checksums_decoded):
+        if blob.twin is None and blob.algorithm in checksums.ALGORITHMS and not (opaque and blob.decoded):
             blob.hasher = checksums.hasher(blob.algorithm)
 
 
 def write_blobs(
-    blobs: Sequence[Blob],
-    stored: Iterable[tuple[Blob, Iterable[Chunk]]],
-    position: int,
-    alignment: int,
-    *,
-    checksums_decoded: bool,
+    blobs: Sequence[Blob], stored: Iterable[tuple[Blob, Iterable[Chunk]]], position: int, alignment: int
 ) -> Generator[Chunk, None, int]:
     """Yields the chunks of `stored`, fills in where each blob is, and returns the position after the last one."""
     with HashingThread(sum(blob.part.nbytes for blob in blobs if blob.hasher is not None)) as thread:
@@ -111,7 +105,7 @@ def write_blobs(
             yield bytes(-position % alignment)
             blob.offset = position = position + -position % alignment
             for chunk in chunks if blob.hasher is None else read_remote(chunks):
-                if blob.hasher is not None and not (blob.compressed and checksums_decoded):
+                if blob.hasher is not None and not (blob.compressed and blob.decoded):
                     thread.update(blob.hasher, chunk)
                 position += chunk.nbytes if isinstance(chunk, Span) else len(chunk)
                 yield chunk
@@ -129,11 +123,8 @@ def write_blobs(
     return position
 
 
-def compress(blobs: Sequence[Blob], level: int | None, *, checksums_decoded: bool) -> Iterator[Iterator[Frame]]:
-    """The frames of each blob that is to be compressed, in order. A part without bytes has one frame.
-
-    With `checksums_decoded` the bytes are hashed before they are compressed, and each frame has a checksum.
-    """
+def compress(blobs: Sequence[Blob], level: int | None) -> Iterator[Iterator[Frame]]:
+    """The frames of each blob that is to be compressed, in order. A part without bytes has one frame."""
     level = LEVEL if level is None else level
 
     def pieces() -> Iterator[tuple[Blob, Buffer]]:
@@ -143,7 +134,7 @@ def compress(blobs: Sequence[Blob], level: int | None, *, checksums_decoded: boo
             if blob.part.nbytes == 0:
                 yield blob, b""
             for data in zstd.pieces(buffers(decode(blob.part))):
-                if checksums_decoded and blob.hasher is not None:
+                if blob.decoded and blob.hasher is not None:
                     blob.hasher.update(memoryview(data))
                 yield blob, data
 
@@ -151,9 +142,7 @@ def compress(blobs: Sequence[Blob], level: int | None, *, checksums_decoded: boo
         return [
             (
                 blob,
-                Frame(
-                    len(data), zstd.compress(data, level=level, checksum=checksums_decoded or blob.algorithm == "frame")
-                ),
+                Frame(len(data), zstd.compress(data, level=level, checksum=blob.decoded or blob.algorithm == "frame")),
             )
             for blob, data in batch
         ]

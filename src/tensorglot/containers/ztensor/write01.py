@@ -202,13 +202,13 @@ def rows_first(archive: Archive, options: WriteOptions) -> RowsFirst | None:
 def place_entries(entries: Sequence[Entry], position: int, level: int | None) -> Iterator[Chunk]:
     """The blobs of entries, from a position of the file on; fills in where each is."""
     blobs = [entry.blob for entry in entries]
-    prepare(blobs, checksums_decoded=False)
-    yield from write_blobs(blobs, _stored(blobs, level), position, ALIGNMENT_01, checksums_decoded=False)
+    prepare(blobs)
+    yield from write_blobs(blobs, _stored(blobs, level), position, ALIGNMENT_01)
 
 
 def _stored(blobs: Sequence[Blob], level: int | None) -> Iterator[tuple[Blob, Iterable[Chunk]]]:
     """The chunks of each blob, in order, as they are to be stored."""
-    frames = compress(blobs, level, checksums_decoded=False)
+    frames = compress(blobs, level)
     for blob in blobs:
         if blob.twin is not None:
             continue

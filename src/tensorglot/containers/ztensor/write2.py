@@ -55,11 +55,11 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     blobs = [part.blob for spec in specs for part in spec.parts]
     metadata = archive.index.metadata
     _check_keys(metadata or {}, None)
-    prepare(blobs, checksums_decoded=True)
+    prepare(blobs)
     alignment = CANONICAL_ALIGNMENT if all(map(_is_canonical, specs)) else ALIGNMENT_2
     yield MAGIC_2
     stored = stored_blobs(blobs, options.level)
-    end = yield from write_blobs(blobs, stored, len(MAGIC_2), alignment, checksums_decoded=True)
+    end = yield from write_blobs(blobs, stored, len(MAGIC_2), alignment)
     yield bytes(-end % alignment)
     yield from end_file(end + -end % alignment, encode_manifest(specs, metadata))
 
@@ -104,7 +104,7 @@ def spec_of(tensor: Tensor, options: WriteOptions) -> TensorSpec:
         part = tensor.parts[name]
         _check_name(name, tensor.name)
         opaque = is_opaque(part)
-        blob = Blob(part, compressed and not opaque, algorithm)
+        blob = Blob(part, compressed and not opaque, algorithm, decoded=True)
         if opaque and part.checksum_decoded:
             blob.checksum = part.checksum
         parts.append(PartSpec(name, *codes_of(part, tensor.name), blob))
@@ -133,7 +133,7 @@ def stored_blobs(blobs: Sequence[Blob], level: int | None) -> Iterator[tuple[Blo
 
     The caller takes all chunks of a blob before it asks for the next one.
     """
-    frames = compress(blobs, level, checksums_decoded=True)
+    frames = compress(blobs, level)
     compared = _comparable(blobs)
     digests = _digests_ahead([blob for blob in blobs if id(blob) in compared])
     written: dict[tuple[str, int], Blob] = {}
