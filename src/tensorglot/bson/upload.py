@@ -90,21 +90,22 @@ def documents(found: Embeddings) -> list[bytes]:
         for name in outer:
             inner = inner.setdefault(name, {})  # type: ignore[assignment]
         inner[last] = elements
-    made = [document_of(_body(tree, row)) for row in range(len(found))]
+    made = list(map(document_of, _bodies(tree)))
     large = max(map(len, made), default=0)
     if large > STORED_MAX_NBYTES:
         raise InputError(f"a document of {large} bytes exceeds MongoDB's limit of 16 MiB", rule="bson.document.size")
     return made
 
 
-def _body(tree: Tree, row: int) -> bytes:
-    parts = []
-    for name, node in tree.items():
-        if isinstance(node, list):
-            parts.append(node[row])
-        elif inner := _body(node, row):
-            parts.append(bytes((DOCUMENT,)) + name + document_of(inner))
-    return b"".join(parts)
+def _bodies(tree: Tree) -> list[bytes]:
+    """The elements of each row, joined; a subdocument without any is left out."""
+    columns = [
+        node
+        if isinstance(node, list)
+        else [bytes((DOCUMENT,)) + name + document_of(inner) if inner else b"" for inner in _bodies(node)]
+        for name, node in tree.items()
+    ]
+    return list(map(b"".join, zip(*columns, strict=True)))
 
 
 def upload(
