@@ -77,8 +77,7 @@ def refuse(type: Type, item: Any, why: str = "") -> InputError:
 
 def integers(row: DType) -> range:
     """The values of an integer type."""
-    signed = not row.name.startswith("u")
-    return range(-(1 << (row.bits - 1)) if signed else 0, 1 << (row.bits - signed))
+    return range(-(1 << (row.bits - 1)) if row.signed else 0, 1 << (row.bits - row.signed))
 
 
 @lru_cache(maxsize=1024)

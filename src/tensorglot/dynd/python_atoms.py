@@ -61,7 +61,7 @@ def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
         return given
     if row.name == "bool":
         return _convert(type, given, "b", base)
-    if row.name.removeprefix("u").startswith("int"):
+    if row.kind == "integer":
         if given.dtype.kind == "f" and not isinstance(items, np.ndarray):  # NumPy's mean of int64 and uint64
             given = np.array(items, object)
         return _integers(type, given, base)
@@ -130,7 +130,7 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
         return _fixed_text(type, item)
     if isinstance(type, Scalar) and type.dtype.name != "float128" and isinstance(item, int | np.integer):
         _check_range(type, int(item))
-        return int(item).to_bytes(nbytes, "little", signed=not type.dtype.name.startswith("u"))
+        return int(item).to_bytes(nbytes, "little", signed=type.dtype.signed)
     carried = isinstance(type, FixedBytes | Complex) or (isinstance(type, Scalar) and type.dtype.name == "float128")
     if carried and isinstance(item, bytes | bytearray | memoryview | np.void):
         raw = item.tobytes() if isinstance(item, np.void) else bytes(item)
@@ -169,7 +169,7 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
         if array.dtype.kind == "V":  # ml_dtypes
             with np.errstate(invalid="ignore"):  # a signaling NaN
-                array = array.astype(np.int64 if type.dtype.name.removeprefix("u").startswith("int") else np.float64)
+                array = array.astype(np.int64 if type.dtype.kind == "integer" else np.float64)
         return array.tolist()
     if isinstance(type, Complex) and not atom.tail:
         return array.tolist()
@@ -193,6 +193,6 @@ def _reader(type: Type) -> Callable[[bytes], Any]:
     if isinstance(type, Decimal):
         return lambda raw: decimal_of_unscaled(type, int.from_bytes(raw, "little", signed=True))
     if isinstance(type, Scalar) and type.dtype.name != "float128":
-        signed = not type.dtype.name.startswith("u")
+        signed = type.dtype.signed
         return lambda raw: int.from_bytes(raw, "little", signed=signed)
     return bytes

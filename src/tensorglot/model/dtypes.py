@@ -10,7 +10,7 @@ format's module, as a table from its code to a name here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +18,12 @@ from numpy.typing import DTypeLike, NDArray
 
 from tensorglot.errors import InputError, UnsupportedError, did_you_mean
 
-__all__ = ["ALIASES", "BY_NAME", "TABLE", "DType", "dtype_of", "pack", "unpack"]
+__all__ = ["ALIASES", "BY_NAME", "TABLE", "DType", "Kind", "dtype_of", "pack", "unpack"]
+
+Kind: TypeAlias = Literal["bool", "integer", "real", "complex"]
+_KINDS: tuple[tuple[str, Kind], ...] = (
+    ("bool", "bool"), ("int", "integer"), ("uint", "integer"), ("complex", "complex"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +39,16 @@ class DType:
     def packed(self) -> bool:
         """Several elements share a byte at rest."""
         return self.bits < 8
+
+    @property
+    def kind(self) -> Kind:
+        """What its values are."""
+        return next((kind for beginning, kind in _KINDS if self.name.startswith(beginning)), "real")
+
+    @property
+    def signed(self) -> bool:
+        """An integer, which may be negative."""
+        return self.name.startswith("int")
 
     def nbytes(self, count: int) -> int:
         """Bytes at rest of `count` elements."""

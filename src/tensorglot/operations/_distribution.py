@@ -172,7 +172,7 @@ class Distribution:
         low, high = float(values.min()), float(values.max())
         self.count += len(values)
         self.low, self.high = min(low, self.low), max(high, self.high)
-        self.whole = dtype.name.startswith(("int", "uint", "bool"))
+        self.whole = dtype.kind in ("integer", "bool")
         if self._kept is not None and self.count <= _KEPT_COUNT:
             self._kept.append((block.copy(), values.copy()))
             return
@@ -301,7 +301,7 @@ class Tally:
     def add(self, block: NDArray[Any]) -> None:
         dtype = dtype_of(block.dtype)
         with np.errstate(invalid="ignore"):  # of a signalling NaN
-            if dtype.name.startswith("complex"):
+            if dtype.kind == "complex":
                 self._add_complex(block)
             else:
                 self._add_real(block, dtype)
@@ -319,7 +319,7 @@ class Tally:
                 return
         values = self._finite(as_float64(block, dtype))
         if len(values):
-            whole = int if dtype.name.startswith(("int", "uint", "bool")) else float
+            whole = int if dtype.kind in ("integer", "bool") else float
             self._widen(whole(values.min()), whole(values.max()))
             self._real.add(values)
             self._add_magnitudes(block, dtype, values)

@@ -58,7 +58,7 @@ def small_stats(
     counts = np.zeros(len(index.dtypes), np.int64)
     widths = np.array([1 if dtype.numpy is None else dtype.numpy.itemsize for dtype in TABLE], np.int64)
     counts[rows] = index.nbytes[rows] // widths[index.dtypes[rows]]
-    complex_codes = [dtype.code for dtype in TABLE if dtype.name.startswith("complex")]
+    complex_codes = [dtype.code for dtype in TABLE if dtype.kind == "complex"]
     rows = rows[(counts[rows] > 0) & (counts[rows] <= MOST_COUNT) & ~np.isin(index.dtypes[rows], complex_codes)]
     found: dict[int, Numbers] = {}
     for some in _batches(rows, index.nbytes[rows]):
@@ -93,7 +93,7 @@ def _batches(rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Iterator[NDAr
 
 def _describe(block: NDArray[Any], dtype: DType, shares: Sequence[float], bins: int) -> Iterator[tuple[int, Numbers]]:
     """The rows of a matrix that need no care, and the numbers of each."""
-    whole = dtype.name.startswith(("int", "uint"))
+    whole = dtype.kind == "integer"
     with np.errstate(all="ignore"):  # of rows that are left out
         values = as_float64(block, dtype)
         largest = np.abs(values).max(axis=1)

@@ -129,8 +129,7 @@ def _codec(tensor: Initializer, dtype: DType, count: int) -> Codec:
     """The codec of values that are varints."""
     if dtype.name not in _VARINTS.get(tensor.data, ()):
         raise FormatError(f"{tensor.data} cannot have {dtype.name}", rule="onnx.data.field", offset=tensor.begin)
-    whole = dtype.name.startswith("int")
-    stored, codec = count, Varints(count, max(1, dtype.bits // 8), signed=whole and not dtype.packed)
+    stored, codec = count, Varints(count, max(1, dtype.bits // 8), signed=dtype.signed and not dtype.packed)
     wrapped: Codec = codec
     if dtype.packed and 8 % dtype.bits:
         wrapped = UnpackedSubByte(dtype, count, codec)
