@@ -278,7 +278,8 @@ def _placer(framework: str, device: Any) -> Callable[[str, NDArray[Any]], Any]:
             raise InputError(f"NumPy arrays are on the CPU, not on {device!r}", rule="load.device")
         return lambda name, array: array
     chosen = _jax_device(device)
-    return lambda name, array: _put(convert(name, array), chosen)
+    put = library("jax", "jax").device_put
+    return lambda name, array: put(convert(name, array), chosen)
 
 
 def _jax_device(device: Any) -> Any:
@@ -292,10 +293,6 @@ def _jax_device(device: Any) -> Any:
     except (RuntimeError, ValueError, IndexError) as error:
         message = str(error).partition("\n")[0]
         raise InputError(f"{device!r} is not a device: {message}", rule="load.device") from error
-
-
-def _put(array: Any, device: Any) -> Any:
-    return library("jax", "jax").device_put(array, device)
 
 
 @contextmanager

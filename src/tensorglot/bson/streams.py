@@ -22,7 +22,7 @@ from tensorglot.bson.embeddings import ID, Embeddings, Ranges, check_counts, che
 from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.lookup import check_collection, no_field, refuse_nothing
 from tensorglot.bson.mongodb import Progress, Query
-from tensorglot.bson.parquet import ParquetSource, open_parquet
+from tensorglot.bson.parquet import open_parquet
 from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet, place_text
 from tensorglot.bson.sources import Batch, Run, batches
 from tensorglot.bson.stored_columns import ColumnSource, PartBytes, open_column
@@ -106,7 +106,7 @@ def open_stream(place: Place, plan: ReadPlan) -> Iterator[Stream]:
             file.close()
     elif is_parquet(place):
         with open_parquet(as_place(place), plan.key, plan.fields, plan.dtype, plan.id) as found:
-            yield _parquet_stream(found)
+            yield Stream(found.key, found.batches, expected_rows=found.rows)
     else:
         with open_source(as_place(place), OpenOptions()) as archive:
             yield _archive_stream(archive, plan)
@@ -197,10 +197,6 @@ class _Tap:
         taken = {name: concat(parts) for name, parts in self._parts.items()}
         self._parts = {name: [] for name in taken}
         return taken
-
-
-def _parquet_stream(found: ParquetSource) -> Stream:
-    return Stream(found.key, found.batches, expected_rows=found.rows)
 
 
 def _archive_stream(archive: Archive, plan: ReadPlan) -> Stream:

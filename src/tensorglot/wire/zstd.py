@@ -15,7 +15,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import accumulate
 from typing import IO, TypeAlias, TypeVar, cast
 
@@ -41,6 +41,7 @@ __all__ = [
     "decode_whole",
     "decoded_chunks",
     "pieces",
+    "read_held",
     "scan",
 ]
 
@@ -261,7 +262,7 @@ def _stretches(chunks: Iterable[Buffer], size: int, nbytes: int, max_window: int
         if arrived < min(enough, size):
             continue
         data = memoryview(b"".join(waiting))
-        read = partial(_slice, data, begin)
+        read = read_held(data, begin)
         frames, reached = _complete_frames(read, begin, arrived, size, nbytes, max_window)
         found |= bool(frames)
         if arrived < size and any(frame.nbytes is None for frame in frames):
@@ -274,8 +275,9 @@ def _stretches(chunks: Iterable[Buffer], size: int, nbytes: int, max_window: int
         raise FormatError("no zstd frame", rule="zstd.empty", offset=0)
 
 
-def _slice(data: memoryview, begin: int, offset: int, nbytes: int) -> memoryview:
-    return data[offset - begin : offset - begin + nbytes]
+def read_held(data: memoryview, begin: int = 0) -> Read:
+    """Reads bytes that are in memory, the first of them at `begin`."""
+    return lambda offset, nbytes: data[offset - begin : offset - begin + nbytes]
 
 
 def _complete_frames(

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, islice
 from typing import Any
 
@@ -26,9 +25,8 @@ _OVERHEAD_NBYTES = 64 << 10
 
 def _reader(payload: Encoded) -> zstd.Read:
     """A reader of the encoded bytes, on demand."""
-    held = payload.held
-    if held is not None:
-        return lambda at, nbytes: held[at : at + nbytes]
+    if payload.held is not None:
+        return zstd.read_held(payload.held)
 
     def read(at: int, nbytes: int) -> memoryview:
         with _relative_offsets(payload):
@@ -47,10 +45,6 @@ def _relative_offsets(payload: Encoded) -> Iterator[None]:
         raise
 
 
-def _slice(held: memoryview, begin: int, at: int, nbytes: int) -> memoryview:
-    return held[at - begin : at - begin + nbytes]
-
-
 @contextmanager
 def _at_once(payload: Encoded) -> Iterator[zstd.Read]:
     """A reader of the encoded bytes; a small payload is read ahead, into scratch memory of the thread.
@@ -65,7 +59,7 @@ def _at_once(payload: Encoded) -> Iterator[zstd.Read]:
         held = memory.room(size, payload.begin)
         with _relative_offsets(payload):
             payload.source.read_into(payload.begin, held)
-        yield lambda at, nbytes: held[at : at + nbytes]
+        yield zstd.read_held(held)
 
 
 @contextmanager
@@ -206,7 +200,7 @@ class SeekableZstd(Zstd):
             wanted, start = table, 0
         if wanted and payload.streaming is not None and wanted[-1].end - wanted[0].begin <= STREAM_NBYTES:
             first_byte = wanted[0].begin
-            read = partial(_slice, read(first_byte, wanted[-1].end - first_byte), first_byte)
+            read = zstd.read_held(read(first_byte, wanted[-1].end - first_byte), first_byte)
         frames = [self._check(frame, payload, read) for frame in wanted]
         return _Frames(frames, start, start + sum(frame.nbytes or 0 for frame in frames), read)
 
