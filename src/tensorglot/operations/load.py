@@ -166,9 +166,11 @@ def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:
 
 def _all_direct(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> bool:
     """Whether all arrays of the caller are contiguous. An array for a tensor that is not read is an error."""
-    names = [index.names[row] for row in rows.tolist()] if out else []
-    for name in out.keys() - set(names):
-        raise TensorNotFound.among(name, names)
+    if out:
+        every = len(rows) == len(index.names)
+        names = (index.positions if every else dict.fromkeys(index.names[row] for row in rows.tolist())).keys()
+        for name in out.keys() - names:
+            raise TensorNotFound.among(name, names)
     return all(array.flags.c_contiguous for array in out.values())
 
 
