@@ -28,7 +28,6 @@ from tensorglot.model.index import Index
 from tensorglot.model.payload import Encoded, Memory, Threaded
 from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor
-from tensorglot.model.types.algebra import Bytes, String, TypeType
 from tensorglot.operations._load_rows import is_plain, is_shared, load_rows, view_rows
 from tensorglot.operations._outputs import output_arrays
 from tensorglot.operations._places import locate
@@ -221,7 +220,11 @@ def _read_parts(tensor: Tensor) -> NDArray[Any] | Tensor:
     A string or bytes value stays a tensor: as an array it would be numbers.
     """
     held = replace(tensor, parts={name: _read_part(part, tensor.name) for name, part in tensor.parts.items()})
-    if tensor.layout == NESTED and not isinstance(tensor.type, String | Bytes | TypeType):
+    if tensor.layout != NESTED:
+        return held
+    from tensorglot.model.types.algebra import Bytes, String, TypeType
+
+    if not isinstance(tensor.type, String | Bytes | TypeType):
         with suppress(UnsupportedError):
             return held.numpy()
     return held
