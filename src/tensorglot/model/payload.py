@@ -539,7 +539,7 @@ def location(payload: Payload | NDArray[Any]) -> tuple[object, ...]:
 def as_bytes(data: Any) -> memoryview:
     """The bytes of a C-contiguous buffer or array; ml_dtypes, which export no buffer, included."""
     if isinstance(data, np.ndarray):
-        data = data.reshape(-1).view(np.uint8)
+        return data.reshape(-1).view(np.uint8).data
     view = memoryview(data)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 

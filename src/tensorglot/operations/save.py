@@ -18,11 +18,9 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
-from tensorglot.model.layouts import user_attributes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Span, as_bytes
 from tensorglot.model.tensor import NESTED
-from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import locate
@@ -149,8 +147,12 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
                 tensor=index.names[position],
             )
         if layout.name == NESTED:
+            from tensorglot.model.types.text import text_of
+
             text_of(layout.type)
     for position in () if spec.attributes else index.attributes:
+        from tensorglot.model.layouts import user_attributes
+
         if user_attributes(index, position):
             name = index.names[position]
             raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)
