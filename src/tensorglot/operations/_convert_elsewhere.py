@@ -40,7 +40,7 @@ from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, run_
 from tensorglot.operations._file_layout import RowPlace, file_layout, rows_layout
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._progress import start_progress
-from tensorglot.operations._sidecar import drop_sidecar
+from tensorglot.operations._sidecar import SetAside
 from tensorglot.operations.save import write_archive
 from tensorglot.threads import Executor
 
@@ -70,16 +70,16 @@ def convert_elsewhere(
                 return done
         elif spec.container.raw_rows:
             stamp = None if isinstance(read, str) else read
-            with AtomicFile(target, durable=plan.save.durable, expect=stamp, shared=True) as file:
+            durable = plan.save.durable
+            around = SetAside(target, durable=durable)
+            with AtomicFile(target, durable=durable, expect=stamp, shared=True, around=around) as file:
                 offsets = np.zeros(len(converted.index.dtypes), np.int64)
                 for chunk in file_layout(converted, spec, settled):
                     if isinstance(chunk, RowPlace):
                         offsets[chunk.row] = file.skip(chunk.nbytes)
                     else:
                         file.write([chunk])
-                accounts = jobs.run(file.path, offsets)
-            drop_sidecar(target)
-            return accounts
+                return jobs.run(file.path, offsets)
     with _staging_file(target) as path:
         index = _decoded(converted.index, plan)
         accounts = jobs.run(path, index.begins)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -153,11 +154,12 @@ def write_revision(
     expect: Stamp | str,
     durable: bool,
     progress: Progress | bool | None,
+    around: AbstractContextManager[object] | None = None,
 ) -> Stamp | None:
     """Replaces the file or object, which must still have the stamp or the ETag. Returns the new stamp of a file."""
     with (
         follow(chunks, total, progress, "copying") as followed,
-        open_target(place, durable=durable, expect=expect) as target,
+        open_target(place, durable=durable, expect=expect, around=around) as target,
     ):
         if isinstance(target, Upload):
             target.reserve(total)

@@ -42,7 +42,7 @@ from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress
 from tensorglot.operations._revise import append, inherited_options, revise, write_revision
 from tensorglot.operations._shards import is_sharded
-from tensorglot.operations._sidecar import Sums, check_target, move_sidecar, read_sidecar
+from tensorglot.operations._sidecar import SetAside, Sums, check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.operations.save import check_metadata
 
@@ -117,18 +117,24 @@ def edit(
         sums = _sidecar_to_move(place, archive)
         chunks = _chunks(archive, new, spec, version)
         written: Stamp | None = None
+        aside = SetAside(place, durable=durable)
         if in_place and not isinstance(expect, str):
-            if version in spec.appends:
-                written = append(
-                    archive, spec, version, place.text,
-                    added=collect({}), metadata=new, options=SaveOptions(), stamp=expect, durable=durable,
-                )  # fmt: skip
-            else:
-                written = _write_tail(place.text, archive, chunks, expect, durable)
+            with aside:
+                if version in spec.appends:
+                    written = append(
+                        archive, spec, version, place.text,
+                        added=collect({}), metadata=new, options=SaveOptions(), stamp=expect, durable=durable,
+                    )  # fmt: skip
+                    if written is None:
+                        aside.put_back()
+                else:
+                    written = _write_tail(place.text, archive, chunks, expect, durable)
         placed = written is not None
         if not placed:
             total = int((archive.index.ends - archive.index.begins).sum())
-            written = write_revision(place, chunks, total, expect=expect, durable=durable, progress=progress)
+            written = write_revision(
+                place, chunks, total, expect=expect, durable=durable, progress=progress, around=aside
+            )
         if sums is not None:
             with open_source(place, OpenOptions(archive.format, verify="never", limits=options.limits)) as edited:
                 if file_stamp(edited.source) != written:
