@@ -21,6 +21,7 @@ import tensorglot as tg
 import tensorglot.numpy
 from arrays import random_tensors
 from tensorglot.cli import commands
+from tensorglot.operations._sidecar import SetAside
 from tensorglot.wire.checksums import ALGORITHMS, Checksum, hasher
 
 MIB = 1 << 20
@@ -172,6 +173,21 @@ def test_a_failed_save_leaves_the_sidecar(path: Path) -> None:
     with pytest.raises(tg.UnsupportedError):
         tg.save(path, {"w": [[1], [2, 3]]})
     assert tg.verify(path).checksums > 0
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_an_interrupt_while_a_file_is_replaced(replaced: bool, path: Path) -> None:
+    """A sidecar is put back beside the file that it describes, and beside no other."""
+    tg.verify(path, sums="write")
+    aside = SetAside(path)
+    aside.__enter__()
+    assert not sidecar_path(path).exists()
+    if replaced:
+        path.write_bytes(tg.dumps({"w": np.zeros(3)}, format="bintensors"))
+    aside.__exit__(KeyboardInterrupt)
+    assert sidecar_path(path).exists() is not replaced
+    assert len(list(path.parent.iterdir())) == 2 - replaced
+    assert tg.verify(path).ok
 
 
 @pytest.mark.parametrize("contents", [b"", b"xxh3 of something else"])

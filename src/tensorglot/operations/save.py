@@ -25,7 +25,7 @@ from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, follow
-from tensorglot.operations._sidecar import drop_sidecar
+from tensorglot.operations._sidecar import SetAside
 
 __all__ = ["check_metadata", "dumps", "prepare", "save", "save_archive", "write_archive"]
 
@@ -96,11 +96,11 @@ def write_archive(
     with follow(spec.write(archive, settled), total, options.progress, "saving") as chunks:
         sources = {archive.source, *archive.index.sources.values()} - {None}
         read = next((stamp for source in sources if (stamp := version_read(source, target)) is not None), None)
-        with open_target(target, durable=options.durable, expect=read) as file:
+        around = SetAside(target, durable=options.durable)
+        with open_target(target, durable=options.durable, expect=read, around=around) as file:
             if not settled.compression.choices or (isinstance(target, Place) and target.remote):
                 file.reserve(total)
             file.write(chunks)
-    drop_sidecar(target)
 
 
 def _warn_of_copies(archive: Archive, spec: Format, stacklevel: int) -> None:
