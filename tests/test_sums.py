@@ -21,7 +21,6 @@ import tensorglot as tg
 import tensorglot.numpy
 from arrays import random_tensors
 from tensorglot.cli import commands
-from tensorglot.operations._sidecar import SetAside
 from tensorglot.wire.checksums import ALGORITHMS, Checksum, hasher
 
 MIB = 1 << 20
@@ -176,15 +175,25 @@ def test_a_failed_save_leaves_the_sidecar(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-def test_an_interrupt_while_a_file_is_replaced(replaced: bool, path: Path) -> None:
+def test_an_interrupt_while_a_file_is_replaced(replaced: bool, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sidecar is put back beside the file that it describes, and beside no other."""
     tg.verify(path, sums="write")
-    aside = SetAside(path)
-    aside.__enter__()
-    assert not sidecar_path(path).exists()
-    if replaced:
-        path.write_bytes(tg.dumps({"w": np.zeros(3)}, format="bintensors"))
-    aside.__exit__(KeyboardInterrupt)
+    rename = os.rename
+    targets: list[str] = []
+
+    def interrupted(old: Any, new: Any, **folders: Any) -> None:
+        targets.append(os.path.basename(new))  # noqa: PTH119
+        if targets[-1] != path.name:
+            return rename(old, new, **folders)
+        assert not sidecar_path(path).exists()
+        if replaced:
+            rename(old, new, **folders)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tg.save(path, {"w": np.zeros(3)})
+    assert path.name in targets
     assert sidecar_path(path).exists() is not replaced
     assert len(list(path.parent.iterdir())) == 2 - replaced
     assert tg.verify(path).ok

@@ -267,12 +267,6 @@ def test_pieces_have_one_size_and_join_to_the_whole(sizes: list[int], nbytes: in
     assert all(pieces)
 
 
-def test_batches_are_of_a_frame_at_most_and_keep_the_order() -> None:
-    sizes = [10, 1 << 20, 1, 1 << 19, 1 << 19, 1, 3 << 20, 0]
-    batches = list(zstd.batches(sizes, int))
-    assert batches == [[10], [1 << 20], [1, 1 << 19], [1 << 19, 1], [3 << 20], [0]]
-
-
 def small(data: bytes, **options: bool) -> bytes:
     return zstandard.ZstdCompressor(level=1, **options).compress(data)
 

@@ -18,14 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import accumulate
-from typing import IO, TypeAlias, TypeVar, cast
+from typing import IO, TypeAlias, cast
 
 import zstandard
 
-from tensorglot import threads
 from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError
 from tensorglot.kernels import zstd_blocks
-from tensorglot.threads import for_each, ordered_map
+from tensorglot.threads import batches, for_each, ordered_map
 
 __all__ = [
     "FRAME_NBYTES",
@@ -33,7 +32,6 @@ __all__ = [
     "Frame",
     "Read",
     "ahead",
-    "batches",
     "compress",
     "compress_planes",
     "decode_frame",
@@ -45,10 +43,7 @@ __all__ = [
     "scan",
 ]
 
-T = TypeVar("T")
-
 Buffer: TypeAlias = bytes | bytearray | memoryview
-
 Read: TypeAlias = Callable[[int, int], memoryview]
 """`read(offset, nbytes)`: exactly that many of the encoded bytes."""
 
@@ -205,7 +200,7 @@ def decoded_chunks(read: Read, frames: Sequence[Frame], nbytes: int) -> Iterator
     _check_total(frames, nbytes)
     largest = max((_AHEAD_NBYTES if frame.nbytes is None else frame.nbytes for frame in frames), default=0)
     if len(frames) > 1 and largest <= _AHEAD_NBYTES // 4:
-        several = batches(frames, lambda frame: frame.nbytes or 0)
+        several = batches(frames, lambda frame: frame.nbytes or 0, FRAME_NBYTES)
         most = _AHEAD_NBYTES // max(largest, FRAME_NBYTES)
         for chunks in ordered_map(lambda batch: [_whole(read, frame) for frame in batch], several, ahead=most):
             yield from chunks
@@ -324,7 +319,7 @@ def _decode_at_once(read: Read, frames: Sequence[Frame], offset: int, out: memor
         for frame, start, piece in batch:
             decode_frame(read, frame, frame.nbytes or 0, start, piece)
 
-    for_each(decode, batches(jobs, lambda job: job[0].nbytes or 0))
+    for_each(decode, batches(jobs, lambda job: job[0].nbytes or 0, FRAME_NBYTES))
 
 
 def _decode_in_turn(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, out: memoryview) -> None:
@@ -521,11 +516,6 @@ def _context_nbytes(level: int) -> int:
 def ahead(level: int) -> int:
     """Returns how many frames may be compressed in advance, given the memory of each."""
     return max(1, _AHEAD_NBYTES // (_context_nbytes(level) + 2 * FRAME_NBYTES))
-
-
-def batches(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Groups consecutive items up to the size of a frame, so that each group is worth a thread."""
-    return threads.batches(items, nbytes, FRAME_NBYTES)
 
 
 def pieces(chunks: Iterable[Buffer], nbytes: int = FRAME_NBYTES) -> Iterator[Buffer]:
