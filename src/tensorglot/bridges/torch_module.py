@@ -130,7 +130,7 @@ def _check_fit(archive: Archive, name: str, own: torch.Tensor) -> np.dtype[Any]:
         )
     shape, dtype = archive.array_type(name)
     wanted = tuple(own.shape)
-    if wanted and str(own.dtype).endswith("_x2"):
+    if wanted and array_type(own.dtype) is None and str(own.dtype).endswith("_x2"):
         wanted = (*wanted[:-1], 2 * wanted[-1])  # PyTorch counts pairs
     if shape != wanted or dtype is None:
         kind = str(own.dtype).removeprefix("torch.")
@@ -188,5 +188,5 @@ def _place(tensor: Tensor) -> list[tuple[object, ...]]:
 
 def _in_place(own: torch.Tensor, kind: np.dtype[Any]) -> bool:
     """Whether a tensor's memory can be read into as it is."""
-    plain = own.device.type == "cpu" and own.is_contiguous() and not own.is_conj() and not own.is_neg()
+    plain = own.is_cpu and own.is_contiguous() and not own.is_conj() and not own.is_neg()
     return plain and array_type(own.dtype) == kind

@@ -38,7 +38,7 @@ from tensorglot.operations._convert_archive import Account, make_archive
 from tensorglot.operations._convert_parts import Elsewhere, upload_converted
 from tensorglot.operations._executor import JOB_NBYTES, batches
 from tensorglot.operations._file_layout import RowPlace, file_layout, rows_layout
-from tensorglot.operations._sidecar import drop_sidecar
+from tensorglot.operations._sidecar import SetAside
 from tensorglot.operations.save import write_archive
 
 __all__ = ["convert_elsewhere"]
@@ -56,16 +56,16 @@ def convert_elsewhere(elsewhere: Elsewhere, target: Writable) -> list[Account]:
                 return done
         elif spec.container.raw_rows:
             stamp = None if isinstance(read, str) else read
-            with AtomicFile(target, durable=plan.save.durable, expect=stamp, shared=True) as file:
+            durable = plan.save.durable
+            around = SetAside(target, durable=durable)
+            with AtomicFile(target, durable=durable, expect=stamp, shared=True, around=around) as file:
                 offsets = np.zeros(len(converted.index.dtypes), np.int64)
                 for chunk in file_layout(converted, spec, settled):
                     if isinstance(chunk, RowPlace):
                         offsets[chunk.row] = file.skip(chunk.nbytes)
                     else:
                         file.write([chunk])
-                accounts = _fill(elsewhere, file.path, offsets)
-            drop_sidecar(target)
-            return accounts
+                return _fill(elsewhere, file.path, offsets)
     with _staging_file(target) as path:
         index = _decoded(converted.index, plan)
         accounts = _fill(elsewhere, path, index.begins)

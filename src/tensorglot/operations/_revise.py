@@ -30,7 +30,7 @@ from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, as_bytes
 from tensorglot.operations._options import AUTO, SaveOptions
 from tensorglot.operations._progress import follow
-from tensorglot.operations._sidecar import read_sidecar
+from tensorglot.operations._sidecar import SetAside, read_sidecar
 from tensorglot.operations.save import prepare
 
 __all__ = ["Revised", "inherited_options", "refuse_sidecar", "sidecar_error", "write_revision"]
@@ -158,9 +158,10 @@ def write_revision(
     place: Place, chunks: Iterator[Chunk], total: int, expect: Stamp | str, options: SaveOptions
 ) -> Stamp | None:
     """Replaces the file or object, which must still have the stamp or the ETag. Returns the new stamp of a file."""
+    around = SetAside(place, durable=options.durable)
     with (
         follow(chunks, total, options.progress, "copying") as followed,
-        open_target(place, durable=options.durable, expect=expect) as target,
+        open_target(place, durable=options.durable, expect=expect, around=around) as target,
     ):
         if isinstance(target, Upload):
             target.reserve(total)

@@ -42,7 +42,7 @@ from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress
 from tensorglot.operations._revise import Revised, inherited_options, refuse_sidecar, sidecar_error, write_revision
 from tensorglot.operations._shards import is_sharded
-from tensorglot.operations._sidecar import Sums, check_target, move_sidecar, read_sidecar
+from tensorglot.operations._sidecar import SetAside, Sums, check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.operations.save import check_metadata
 
@@ -119,11 +119,14 @@ def edit(
         chunks = _chunks(archive, new, spec, version)
         written: Stamp | None = None
         if in_place and not isinstance(expect, str):
-            if version in spec.appends:
-                revised = Revised.of(archive, collect({}), new, save, in_place=True)
-                written = revised.append(place.text, expect, durable=durable)
-            else:
-                written = _write_tail(place.text, archive, chunks, expect, durable)
+            with SetAside(place, durable=durable) as aside:
+                if version in spec.appends:
+                    revised = Revised.of(archive, collect({}), new, save, in_place=True)
+                    written = revised.append(place.text, expect, durable=durable)
+                    if written is None:
+                        aside.put_back()
+                else:
+                    written = _write_tail(place.text, archive, chunks, expect, durable)
         placed = written is not None
         if not placed:
             total = int((archive.index.ends - archive.index.begins).sum())
