@@ -66,6 +66,8 @@ def paths(folder: Path) -> dict[str, tuple[Callable[[], object], int]]:
     held = tg.open(tg.dumps({"w": small}, format="bintensors"))["w"]
     found["load .bt, 1 tensor"] = (lambda: tg.load(folder / "1.bt"), 20)
     found["load .zt, 1 tensor"] = (lambda: tg.load(folder / "1.zt"), 20)
+    arrays = tg.load(folder / "1000.bt")
+    found["load .bt into out=, 1000 tensors"] = (lambda: tg.load(folder / "1000.bt", out=arrays, threads=1), 4)
     found["look up one tensor of 1000"] = (lambda: archive["block.700.weight"], 20)
     found["slice of a small tensor"] = (lambda: tensor[2:6], 20)
     found["open and slice, .bt"] = (lambda: tg.open(folder / "1.bt")["block.0.weight"][2:6], 20)

@@ -56,6 +56,17 @@ def test_tree(folder: Path) -> None:
         run("ls", "model.bt", *wrong, code=2)
 
 
+def test_an_empty_name_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tg.save("a.safetensors", {"": np.zeros(2), "w": np.ones(2)})
+    tg.save("b.safetensors", {"": np.ones(2), "w": np.ones(2)})
+    for command in (["ls"], ["ls", "--tree"], ["stats"], ["diff", "b.safetensors"], ["convert", "c.bt", "--dry-run"]):
+        lines = run(command[0], "a.safetensors", *command[1:], code=int(command[0] == "diff")).stdout.splitlines()
+        assert lines[1].split()[0] == "''", command
+    assert run("hash", "a.safetensors").stdout.splitlines()[0].endswith("  ''")
+    assert run("info", "a.safetensors", "").stdout.splitlines()[0].split() == ["name", "''"]
+
+
 def test_branches_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     tg.save(tmp_path / "m.bt", {f"{name}.w": np.zeros(1) for name in ("h.0", "h.1", "h.10", "h.2", "b", "a.1", "a.x")})
     found = json.loads(run("ls", tmp_path / "m.bt", "--tree", "--depth", "2", "--json").stdout)["tree"]

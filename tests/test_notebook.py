@@ -27,6 +27,12 @@ def test_hostile_names_are_text(name: str, tmp_path: Path) -> None:
             assert set(re.findall(r"</?(\w+)", text)) <= {"div", "p", "b", "table", "thead", "tbody", "tr", "th", "td"}
 
 
+def test_an_empty_name_is_seen() -> None:
+    archive = tg.open(tg.dumps({"": np.zeros(2)}, format="safetensors"))
+    for value in (archive, archive[""], tg.diff(archive, {"": np.ones(2)}), tg.stats(archive)):
+        assert "&#x27;&#x27;<" in value._repr_html_()
+
+
 def test_every_value_has_a_table(tmp_path: Path) -> None:
     tensors = {f"layer.{i}": np.full((2, 3), i, np.float32) for i in range(40)}
     tg.save(tmp_path / "m.zt", tensors)

@@ -21,9 +21,9 @@ from tensorglot.cli.options import (
 from tensorglot.cli.terminal import (
     WIDE,
     Column,
-    escape_whole,
     informative,
     message,
+    name_text,
     print_json,
     print_table,
     progress_bar,
@@ -216,10 +216,10 @@ def _print_plan(plan: Plan) -> None:
     steps = plan.steps
     types = [step.old if step.new == step.old else f"{step.old} → {step.new}" for step in steps]
     columns = [
-        Column("name", [escape_whole(step.source) for step in steps], elastic=True),
+        Column("name", [name_text(step.source) for step in steps], elastic=True),
         Column(
             "becomes",
-            ["" if s.target == s.source else escape_whole(s.target) for s in steps],
+            ["" if s.target == s.source else name_text(s.target) for s in steps],
             elastic=True,
         ),
         Column("action", [step.action for step in steps]),
@@ -228,7 +228,7 @@ def _print_plan(plan: Plan) -> None:
         Column("size", [human_nbytes(step.nbytes) for step in steps], right=True),
         Column(
             "tied to",
-            ["" if step.tied is None else escape_whole(step.tied) for step in steps],
+            ["" if step.tied is None else name_text(step.tied) for step in steps],
             elastic=True,
         ),
     ]

@@ -19,7 +19,7 @@ from tensorglot.cli.options import (
     storage_option,
     storage_options,
 )
-from tensorglot.cli.terminal import WIDE, Column, escape_whole, informative, print_json, print_table, progress_bar
+from tensorglot.cli.terminal import WIDE, Column, informative, name_text, print_json, print_table, progress_bar
 from tensorglot.errors import escape, plural
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _print(rows: Sequence[Row]) -> None:
     differences = [", ".join(filter(None, map(_difference, row.changes))) for row in rows]
     kinds = [", ".join(dict.fromkeys(change.kind for change in row.changes)) for row in rows]
     columns = [
-        Column("name", [escape_whole(row.name) for row in rows], elastic=True),
+        Column("name", [name_text(row.name) for row in rows], elastic=True),
         Column("change", kinds),
         Column("difference", differences, elastic=max(map(len, differences)) > WIDE),
         Column("absolute", ["" if v is None else _number(v.largest_absolute) for v in values], right=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorglot.cli.options import file_argument, patterns_argument, reading_options, source_of, storage_options
-from tensorglot.cli.terminal import escape_whole, message, one_line, print_json, progress_bar
+from tensorglot.cli.terminal import message, name_text, one_line, print_json, progress_bar
 from tensorglot.errors import plural
 
 __all__ = ["command"]
@@ -42,7 +42,7 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
         print_json({"file": file, **identity.to_dict()})
     else:
         for name, cid in identity.tensors.items():
-            print(f"{cid}  {escape_whole(name)}")
+            print(f"{cid}  {name_text(name)}")
         for problem in identity.problems:
             message(one_line(str(problem)))
         if identity.cid is not None:

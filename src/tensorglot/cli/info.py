@@ -10,7 +10,7 @@ import click
 
 from tensorglot.cli.complete import complete_names
 from tensorglot.cli.options import file_argument, ratio_text, reading_options, shape_text, source_of, storage_options
-from tensorglot.cli.terminal import Column, escape_whole, message, print_fields, print_json, print_table
+from tensorglot.cli.terminal import Column, escape_whole, message, name_text, print_fields, print_json, print_table
 from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _shards(shards: Sequence[Shard]) -> str:
 
 def _print_tensor(fields: Mapping[str, Any]) -> None:
     shown = [
-        ("name", escape_whole(fields["name"])),
+        ("name", name_text(fields["name"])),
         ("type", escape_whole(fields["type"])),
         ("dtype", fields["dtype"] or "-"),
         ("shape", shape_text(fields["shape"])),

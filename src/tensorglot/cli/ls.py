@@ -19,7 +19,7 @@ from tensorglot.cli.options import (
     source_of,
     storage_options,
 )
-from tensorglot.cli.terminal import Column, escape_whole, informative, print_json, print_table, screen_lines
+from tensorglot.cli.terminal import Column, informative, name_text, print_json, print_table, screen_lines
 from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def command(
         print_json({"file": file, "format": kind, "tensors": tensors, "count": len(rows), "nbytes": nbytes})
         return
     columns = [
-        Column("name", [escape_whole(row.name) for row in rows], elastic=True),
+        Column("name", [name_text(row.name) for row in rows], elastic=True),
         Column("dtype", [escape(row.dtype) for row in rows]),
         Column("shape", [shape_text(row.shape) for row in rows], elastic=True),
         Column("size", [human_nbytes(row.nbytes) for row in rows], right=True),
@@ -134,7 +134,7 @@ def _print_tree(
     shapes = Column("shape", ["" if leaf is None else shape_text(leaf.shape) for leaf in leaves], elastic=True)
     print_table(
         [
-            Column("name", ["  " * b.level + escape_whole(b.label) for b in found], elastic=True),
+            Column("name", ["  " * b.level + name_text(b.label) for b in found], elastic=True),
             Column("tensors", [f"{b.tensors:,}" if b.entry is None else "" for b in found], right=True),
             Column("elements", [f"{b.elements:,}" for b in found], right=True),
             Column("size", [human_nbytes(b.nbytes) for b in found], right=True),

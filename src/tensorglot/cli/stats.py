@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorglot.cli.options import file_argument, patterns_argument, reading_options, source_of, storage_options
-from tensorglot.cli.terminal import Column, escape_whole, informative, message, print_json, print_table, progress_bar
+from tensorglot.cli.terminal import Column, informative, message, name_text, print_json, print_table, progress_bar
 from tensorglot.errors import escape, plural
 from tensorglot.operations._cells import bars, number
 
@@ -88,7 +88,7 @@ def _columns(rows: Sequence[TensorStats], names: Sequence[str], *, long: bool) -
         Column("norm", [number(row.norm) for row in rows], right=True),
     ]
     return [
-        Column("name", [escape_whole(name) for name in names], elastic=True),
+        Column("name", [name_text(name) for name in names], elastic=True),
         Column("min", [number(row.min) for row in rows], right=True),
         *(percentiles if long else []),
         Column("max", [number(row.max) for row in rows], right=True),

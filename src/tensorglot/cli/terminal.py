@@ -30,6 +30,7 @@ __all__ = [
     "escape_whole",
     "informative",
     "message",
+    "name_text",
     "one_line",
     "print_fields",
     "print_json",
@@ -50,7 +51,12 @@ WRAPPED_LINES = 8
 """A value that would take more lines is elided."""
 
 escape_whole = partial(escape, longest=sys.maxsize)
-"""A name that is safe to print, and not shortened."""
+"""A text that is safe to print, and not shortened."""
+
+
+def name_text(name: str) -> str:
+    """The name of a tensor in a table, where nothing would be seen of an empty one: as errors have it."""
+    return escape_whole(name) or "''"
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,13 +155,13 @@ def _jobs(pieces: Iterable[Piece]) -> list[list[Piece]]:
     jobs: list[list[Piece]] = []
     room = count = 0
     for piece in pieces:
-        most = READ_NBYTES if piece.follower is None else FOLLOWED_NBYTES
-        if piece.nbytes <= most:
-            if piece.nbytes > room or count >= BATCH or not jobs:
+        most, nbytes = READ_NBYTES if piece.follower is None else FOLLOWED_NBYTES, piece.nbytes
+        if nbytes <= most:
+            if nbytes > room or count >= BATCH or not jobs:
                 jobs.append([])
                 room, count = READ_NBYTES, 0
             jobs[-1].append(piece)
-            room -= piece.nbytes
+            room -= nbytes
             count += 1
             continue
         jobs += [[part] for part in piece.cut(most)]

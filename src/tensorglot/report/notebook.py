@@ -87,7 +87,12 @@ def _archive(archive: Archive) -> str:
 
 
 def _tensor_cells(tensor: Tensor) -> tuple[object, ...]:
-    return tensor.name, _kind(tensor), list(tensor.shape), human_nbytes(tensor.nbytes), tensor.encoding
+    return _name(tensor.name), _kind(tensor), list(tensor.shape), human_nbytes(tensor.nbytes), tensor.encoding
+
+
+def _name(name: str) -> str:
+    """A name in a table, where nothing would be seen of an empty one: as errors have it."""
+    return name or "''"
 
 
 def _kind(tensor: Tensor) -> str:
@@ -107,7 +112,7 @@ def _tensor(tensor: Tensor) -> str:
         "checksum": tensor.checksum or "none",
         **tensor.attributes,
     }
-    return _fields(f"Tensor {escape(tensor.name)}", fields)
+    return _fields(f"Tensor {escape(_name(tensor.name))}", fields)
 
 
 def _diff(found: Diff) -> str:
@@ -116,7 +121,7 @@ def _diff(found: Diff) -> str:
     title = f"{found.tensors - found.equal:,} of {plural(found.tensors, 'tensor')} differ"
     rows = (
         (
-            "#".join(name for name in (change.tensor, change.key) if name is not None),
+            _name("#".join(name for name in (change.tensor, change.key) if name is not None)),
             change.kind,
             change.what.removeprefix(f"{change.kind} "),
         )
@@ -127,7 +132,10 @@ def _diff(found: Diff) -> str:
 
 def _report(report: Report) -> str:
     title = repr(report).partition(":")[0] if report.ok else plural(len(report.problems), "problem")
-    rows = ((problem.rule, problem.tensor or "", problem.message) for problem in report.problems)
+    rows = (
+        (problem.rule, "" if problem.tensor is None else _name(problem.tensor), problem.message)
+        for problem in report.problems
+    )
     return table(title, ("rule", "tensor", "problem"), rows, len(report.problems))
 
 
@@ -135,7 +143,7 @@ def _stats(stats: Stats) -> str:
     columns = ("name", "min", "50%", "max", "mean", "std", "norm", "zeros", "NaN", "Inf", "histogram")
     rows = (
         (
-            row.name if row.part == "data" else f"{row.name}#{row.part}",
+            _name(row.name) if row.part == "data" else f"{row.name}#{row.part}",
             *map(number, (row.min, (row.percentiles or {}).get("50"), row.max, row.mean, row.std, row.norm)),
             f"{row.zeros:,}",
             f"{row.nan:,}",

@@ -92,7 +92,7 @@ function statistics(part, after) {
 }
 
 function quantileFields() {
-  const quantile = { "1 %": 1, "5 %": 2, "25 %": 3, median: 4, "75 %": 5, "95 %": 6, "99 %": 7 };
+  const quantile = { "1%": 1, "5%": 2, "25%": 3, median: 4, "75%": 5, "95%": 6, "99%": 7 };
   return Object.entries(quantile).map(([label, at]) => [label, (side) => (side.exact ? "" : "≈\u00a0") + number(side.quantiles?.[at], side.exact ? 4 : 3)]);
 }
 

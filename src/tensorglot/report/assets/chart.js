@@ -67,7 +67,7 @@ function box(x, quantiles) {
   const median = svg("rect", { x: x(p50) - 1, y: y - 5, width: 2, height: 10 });
   median.style.fill = "var(--ink)";
   for (const part of [whisker, middle, median]) {
-    part.addEventListener("pointermove", (event) => showTip(event, `1 %: ${number(p1)}\n25 %: ${number(p25)}\nmedian: ${number(p50)}\n75 %: ${number(p75)}\n99 %: ${number(p99)}`));
+    part.addEventListener("pointermove", (event) => showTip(event, `1%: ${number(p1)}\n25%: ${number(p25)}\nmedian: ${number(p50)}\n75%: ${number(p75)}\n99%: ${number(p99)}`));
     part.addEventListener("pointerleave", hideTip);
   }
   return [whisker, middle, median];

@@ -55,13 +55,13 @@ function number(x, digits = 5) {
 }
 
 function percent(share) {
-  if (share === 0 || share === 1) return `${100 * share} %`;
+  if (share === 0 || share === 1) return `${100 * share}%`;
   const value = 100 * share;
-  return value < 0.001 ? "< 0.001 %" : value > 99.99 ? "> 99.99 %" : `${Number(value.toPrecision(3))} %`;
+  return value < 0.001 ? "< 0.001%" : value > 99.99 ? "> 99.99%" : `${Number(value.toPrecision(3))}%`;
 }
 
 /** A name in a list or a title, where nothing would be seen of an empty one. */
-const named = (name, longest) => show(name, longest) || '""';
+const named = (name, longest) => show(name, longest) || "''";
 
 const shapeText = (shape) => (shape.length ? shape.map(count).join(" × ") : "scalar");
 
