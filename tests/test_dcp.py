@@ -8,6 +8,7 @@ import json
 import pickle
 import random
 import shutil
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -818,6 +819,25 @@ class TestOneProcess:
         with tg.open(file, strict=True) as archive:
             assert [(archive[name].offset or 0) % 64 for name in names] == [0] * len(names)
         assert tg.verify(tmp_path / "saved", strict=True).ok
+
+    def test_old_files_are_removed_at_the_same_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One after the other, those of 1,000 ranks would take 1,000 requests to a bucket."""
+        torch = needs("torch")
+        from tensorglot.io.folder import Folder
+
+        self.save({"w": torch.ones(3)}, tmp_path)
+        names = [f"0000000{i}-0000{i}.safetensors" for i in range(4)]
+        for name in names:
+            (tmp_path / name).touch()
+        together, remove = threading.Barrier(len(names) + 1, timeout=20), Folder.remove
+
+        def meet(folder: Folder, name: str) -> None:
+            together.wait()
+            remove(folder, name)
+
+        monkeypatch.setattr(Folder, "remove", meet)
+        self.save({"w": torch.ones(3)}, tmp_path)
+        assert len(list(tmp_path.iterdir())) == 2
 
     def test_a_load_opens_the_source_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """And closes it; the next load of the same reader opens it again."""

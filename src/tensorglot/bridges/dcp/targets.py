@@ -31,6 +31,7 @@ from tensorglot.operations.save import prepare, write_archive
 from tensorglot.store.distributed import METADATA, box_key, index_tensor
 from tensorglot.store.location import split_url
 from tensorglot.store.store import Store
+from tensorglot.threads import for_each_request
 
 __all__ = ["STORE", "FolderTarget", "StoreTarget", "Target"]
 
@@ -95,8 +96,7 @@ class FolderTarget:
     def finish(self, manifest: Manifest, links: Links) -> None:
         archive = collect({}, {"manifest": manifest})
         write_archive(self._folder.file(INDEX), archive, named("dcp")[0], WriteOptions("json"), self._options)
-        for name in self._left_over(manifest.files):
-            self._folder.remove(name)
+        for_each_request(self._folder.remove, self._left_over(manifest.files))
 
     def _left_over(self, files: Iterable[str]) -> set[str]:
         """The files of earlier saves."""
