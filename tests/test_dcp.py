@@ -8,6 +8,7 @@ import json
 import pickle
 import random
 import shutil
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -808,6 +809,61 @@ class TestOneProcess:
         from tensorglot.bridges.dcp import Reader
 
         dcp.load(state, storage_reader=Reader(source), no_dist=True)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("names", [("w",), ("a", "b" * 17, "c")])
+    @pytest.mark.parametrize("format", ["safetensors", "ztensor"])
+    def test_files_have_the_alignment_of_pytorch(self, format: str, names: tuple[str, ...], tmp_path: Path) -> None:
+        torch = needs("torch")
+        self.save({name: torch.randn(64, 3) for name in names}, tmp_path / "saved", format)
+        (file,) = (path for path in (tmp_path / "saved").iterdir() if path.name != "dcp.json")
+        with tg.open(file, strict=True) as archive:
+            assert [(archive[name].offset or 0) % 64 for name in names] == [0] * len(names)
+        assert tg.verify(tmp_path / "saved", strict=True).ok
+
+    def test_old_files_are_removed_at_the_same_time(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One after the other, those of 1,000 ranks would take 1,000 requests to a bucket."""
+        torch = needs("torch")
+        from tensorglot.io.folder import Folder
+
+        self.save({"w": torch.ones(3)}, tmp_path)
+        names = [f"0000000{i}-0000{i}.safetensors" for i in range(4)]
+        for name in names:
+            (tmp_path / name).touch()
+        together, remove = threading.Barrier(len(names) + 1, timeout=20), Folder.remove
+
+        def meet(folder: Folder, name: str) -> None:
+            together.wait()
+            remove(folder, name)
+
+        monkeypatch.setattr(Folder, "remove", meet)
+        self.save({"w": torch.ones(3)}, tmp_path)
+        assert len(list(tmp_path.iterdir())) == 2
+
+    def test_a_load_opens_the_source_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """And closes it; the next load of the same reader opens it again."""
+        torch, dcp = needs("torch"), needs("torch.distributed.checkpoint")
+        from tensorglot.bridges.dcp import reader as module
+
+        self.save({"w": torch.ones(3), "step": 7}, tmp_path / "saved")
+        opened: list[tg.Archive] = []
+
+        def counted(*given: Any, **named: Any) -> tg.Archive:
+            opened.append(tg.open(*given, **named))
+            return opened[-1]
+
+        monkeypatch.setattr(module, "open", counted)
+        reader = module.Reader(tmp_path / "saved")
+        for count in (1, 2):
+            state = {"w": torch.zeros(3), "step": 0}
+            dcp.load(state, storage_reader=reader, no_dist=True)
+            assert (state["w"].tolist(), state["step"], len(opened)) == ([1, 1, 1], 7, count)
+            with pytest.raises(tg.InputError, match="closed"):
+                opened[-1]["w"].numpy()
+        with pytest.raises(dcp.CheckpointException):
+            dcp.load({"w": torch.zeros(4)}, storage_reader=reader, no_dist=True)  # planned, and never read
+        reader.reset(tmp_path / "other")
+        with pytest.raises(tg.InputError, match="closed"):
+            opened[-1]["w"].numpy()
 
     def test_items_as_safetensors_are_unsupported(self, tmp_path: Path) -> None:
         torch = needs("torch")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gallery import same
 from http_servers import serve
 from peers import needs
 from seaweed import Seaweed
+from tensorglot.io.objects import Address
 
 pytestmark = pytest.mark.remote
 
@@ -83,6 +85,49 @@ def test_a_change_meanwhile_is_kept(format: str, base: str, s3_server: Seaweed) 
             )  # fmt: skip
         assert caught.value.rule == "source.changed"
         assert same(tg.load(url, storage_options=options), other)
+
+
+REPLACING: dict[str, Callable[[str, Any, Any], object]] = {
+    "edit": lambda url, options, _: tg.edit(url, drop=["old"], storage_options=options),
+    "convert": lambda url, options, _: tg.convert(url, url, select="w", storage_options=options),
+    "executor": lambda url, options, executor: tg.convert(
+        url, url, select="w", storage_options=options, executor=executor
+    ),
+}
+
+
+@pytest.mark.parametrize("nbytes", [1000, 40 << 20])
+@pytest.mark.parametrize("way", REPLACING)
+def test_a_change_in_the_last_moment_is_kept(
+    nbytes: int, way: str, base: str, s3_server: Seaweed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the last comparison: the server compares once more, while it replaces the object."""
+    url, options, other = f"{base}/model.safetensors", s3_server.options, {"theirs": np.arange(3)}
+    call, heads = Address.call, list[str]()
+
+    def change_after_head(address: Address, function: str, *given: Any, **named: Any) -> Any:
+        found = call(address, function, *given, **named)
+        if function == "head":
+            heads.append(found["e_tag"])
+            tg.save(url, other, storage_options=options)
+        return found
+
+    tg.save(url, {"w": np.ones(nbytes, np.uint8), "old": np.ones(2)}, storage_options=options)
+    monkeypatch.setattr(Address, "call", change_after_head)
+    with ThreadPoolExecutor(2) as executor, pytest.raises(tg.InputError) as caught:
+        REPLACING[way](url, options, executor)
+    assert (caught.value.rule, len(heads)) == ("source.changed", 1)
+    assert same(tg.load(url, storage_options=options), other)
+    assert not s3_server.uploads()
+
+
+def test_a_large_object_is_replaced_in_parts(base: str, s3_server: Seaweed) -> None:
+    url, options = f"{base}/model.zt", s3_server.options
+    large = RANDOM.integers(0, 256, 50_000_001, np.uint8)
+    tg.save(url, {"large": large, "old": np.ones(2)}, storage_options=options)
+    assert tg.edit(url, drop=["old"], storage_options=options).changed
+    assert same(tg.load(url, storage_options=options), {"large": large})
+    assert not s3_server.uploads()
 
 
 def _once(share: float, action: Callable[[], object]) -> Callable[[int, int], None]:

@@ -12,6 +12,7 @@ pieces      buffers and spans to be written
 sink        a file that is replaced atomically and durably
 upload      an object that is written as a whole
 multipart   the same by several processes, each some parts of it
+replacement the same, if the object is still the one that was read
 target      whatever a caller passes, as a target
 in_place    a file that is changed where it is
 

@@ -21,9 +21,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorglot.arguments import as_path
 from tensorglot.cached import cached_property
@@ -50,6 +52,10 @@ Stamp: TypeAlias = tuple[int, int, int, int]
 """Changes when a file is replaced or written to: device, inode, size, time of the last change."""
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
 """MAP_NORESERVE: a private mapping larger than the memory is not refused."""
+_SKIP_NBYTES = 24 << 10
+"""A gap between two runs of up to this size is read, too: copying it costs less than another system call."""
+_RUNS = 512
+"""Runs of one system call, which takes 1024 buffers (IOV_MAX)."""
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -247,6 +253,32 @@ class FileSource(BaseSource):
                 done += got
         finally:
             del held  # the traceback of an error must not keep the file open
+
+    def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
+        """Runs that are near to one another by one system call."""
+        if not begins:
+            return
+        first, nbytes = np.array(begins, np.int64), np.array(sizes, np.int64)
+        gaps = first[1:] - (first + nbytes)[:-1]
+        apart = (gaps < 0) | (gaps > _SKIP_NBYTES)
+        apart[_RUNS - 1 :: _RUNS] = True
+        # Arrays and not memoryviews: the garbage collector does not count them.
+        target, skipped = np.frombuffer(out, np.uint8), np.empty(_SKIP_NBYTES, np.uint8)
+        for a, b in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(first)]):
+            outs = [target[at : at + n] for at, n in zip(offsets[a:b], sizes[a:b], strict=True)]
+            buffers = [skipped] * (2 * len(outs) - 1)
+            buffers[::2] = outs
+            buffers[1::2] = [skipped[:gap] for gap in gaps[a : b - 1].tolist()]
+            if self._read_some(begins[a], buffers) < begins[b - 1] + sizes[b - 1] - begins[a]:
+                for begin, run in zip(begins[a:b], outs, strict=True):
+                    self.read_into(begin, run.data)
+
+    def _read_some(self, offset: int, buffers: Sequence[NDArray[np.uint8]]) -> int:
+        held = self.descriptor()
+        try:
+            return os.preadv(held.fd, cast("Sequence[memoryview]", buffers), offset)
+        finally:
+            del held
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
         if offset + nbytes > self.size:

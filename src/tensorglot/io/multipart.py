@@ -72,7 +72,10 @@ class MultipartUpload:
         return etag
 
     def complete(self, etags: Sequence[str], expect: str | None = None) -> None:
-        """Makes the object of the parts, in order. With `expect`, the object must still have that ETag."""
+        """Makes the object of the parts, in order. With `expect`, the object must still have that ETag.
+
+        The server compares it while it completes; some ignore the condition, so it is compared before, too.
+        """
         if expect is not None and self.address.call("head", self.address.key)["e_tag"] != expect:
             raise change_error(self.address.name)
         parts = "".join(
@@ -80,7 +83,12 @@ class MultipartUpload:
             for number, etag in enumerate(etags, 1)
         )
         body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
-        answer, _ = self._request("POST", {"uploadId": self.upload_id}, body)
+        try:
+            answer, _ = self._request("POST", {"uploadId": self.upload_id}, body, match=expect)
+        except RemoteError as error:
+            if error.rule != "remote.http.412":
+                raise
+            raise change_error(self.address.name) from error
         if b"<Error>" in answer:  # the status was sent before the server had begun
             raise RemoteError("the server could not complete the upload", rule="remote.answer", path=self.address.name)
 
@@ -88,10 +96,16 @@ class MultipartUpload:
         self._request("DELETE", {"uploadId": self.upload_id})
 
     def _request(
-        self, method: str, query: Mapping[str, str], data: bytes | bytearray | memoryview = b""
+        self,
+        method: str,
+        query: Mapping[str, str],
+        data: bytes | bytearray | memoryview = b"",
+        match: str | None = None,
     ) -> tuple[bytes, Message]:
         """Body and headers of the answer. A redirect is not followed: it would take the credentials along."""
         url, headers = self._sign(method, query, hashlib.sha256(data).hexdigest() if len(data) else _NOTHING)
+        if match is not None:
+            headers["If-Match"] = match
         sent = bytes(data) if isinstance(data, memoryview) else data
         answer = request(method, url, headers, self.address.options, self.address.name, data=sent)
         if answer.status >= 300:

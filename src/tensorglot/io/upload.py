@@ -13,7 +13,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from tensorglot.io.local import change_error
 from tensorglot.io.objects import address_of, guarded
 from tensorglot.io.pieces import Piece, join_small, read_pieces
 from tensorglot.io.storage_options import Given
@@ -36,6 +35,7 @@ class Upload:
 
     def __init__(self, url: str, options: Given = None, *, expect: str | None = None) -> None:
         check_target(url)
+        self._url = url
         self._address = address_of(url, options)
         self._expect = expect
         self._part_nbytes = _PART_NBYTES
@@ -62,13 +62,21 @@ class Upload:
 
     def _opened(self) -> Any:
         if self._writer is None:
-            self._writer = self._address.call(
-                "open_writer",
-                self._address.key,
-                buffer_size=self._part_nbytes,
-                max_concurrency=max(2, _IN_FLIGHT_NBYTES // self._part_nbytes),
-            )
+            self._writer = self._open_writer() if self._expect is None else self._replacement(self._expect)
         return self._writer
+
+    def _open_writer(self) -> Any:
+        return self._address.call(
+            "open_writer",
+            self._address.key,
+            buffer_size=self._part_nbytes,
+            max_concurrency=max(2, _IN_FLIGHT_NBYTES // self._part_nbytes),
+        )
+
+    def _replacement(self, expect: str) -> Any:
+        from tensorglot.io.replacement import Replacement
+
+        return Replacement(self._url, self._address, expect, self._part_nbytes, self._open_writer)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -78,19 +86,12 @@ class Upload:
             return
         if kind is None:
             try:
-                self._check_expected()
                 guarded(self._address.name, writer.close)
             except BaseException as failed:
                 self._abort(writer, failed)
                 raise
         else:
             self._abort(writer, error)
-
-    def _check_expected(self) -> None:
-        if self._expect is not None:
-            found = self._address.call("head", self._address.key)["e_tag"]
-            if found != self._expect:
-                raise change_error(self._address.name)
 
     def _abort(self, writer: Any, error: BaseException | None) -> None:
         """Leaves the upload as after an error: obstore aborts it. If that fails, the first error is what matters."""

@@ -297,13 +297,11 @@ class Span:
                 self.verify()
         return self.source.read_into(self.begin + offset, out)
 
-    def read_runs(self, begins: NDArray[np.int64], nbytes: int, out: memoryview) -> None:
-        """Fills `out` with runs of `nbytes` each, one after the other."""
+    def read_runs(self, begins: NDArray[np.int64], nbytes: int, offsets: Sequence[int], out: memoryview) -> None:
+        """Fills `out`, at the offsets, with runs of `nbytes` each."""
         if self.check is not None and self.check.strict and self.check.pending():
             self.verify()
-        count = len(begins)
-        offsets = range(0, count * nbytes, max(nbytes, 1))
-        self.source.read_runs((begins + self.begin).tolist(), [nbytes] * count, offsets, out)
+        self.source.read_runs((begins + self.begin).tolist(), [nbytes] * len(begins), offsets, out)
 
     def view(self, *, whole: bool = True) -> memoryview | None:
         """The bytes in shared memory, if they are there; not `whole` where only some of them will be looked at."""

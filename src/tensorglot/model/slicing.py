@@ -3,9 +3,8 @@
 An index becomes, for each axis, a start, a step and a count. From the innermost axis
 outwards the selection is one run of bytes as long as the gaps inside it are small;
 the axes that remain outside give many runs, which the source reads as it is fastest: a
-file one by one, a server several at once and together over wider gaps. So a slice of rows
-is one read, a slice of columns one for each row, and no read of a file is wider than the
-selection itself plus gaps of at most GAP_NBYTES.
+file many by one system call, a server several at once and together over wider gaps. So a
+slice of rows is one read, a slice of columns a run for each row.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ __all__ = [
     "c_strides",
     "leading_rows",
     "read_block",
+    "read_in_place",
     "read_run",
     "read_strided",
     "select",
@@ -45,6 +45,10 @@ DECODED_GAP_NBYTES = 8 << 20
 """In encoded data a gap is decoded anyway, so runs are joined over gaps of up to this size."""
 SCRATCH_NBYTES = 8 << 20
 """A run with gaps is read into scratch memory of at most this size."""
+IN_PLACE_NBYTES = 1024
+"""Runs from this size on are read to their places; shorter ones are faster copied from wider reads."""
+AT_ONCE_NBYTES = 16 << 20
+"""As many runs are listed at a time."""
 
 ALL = slice(None)
 """The finish of an axis that is read in its order."""
@@ -240,10 +244,7 @@ def _read_descending(
     if inner == 0:
         block[...] = np.ndarray(counts, dtype, payload.read(start, extent), 0, steps)
         return block
-    positions = np.full((), start, np.int64)
-    for count, step in zip(counts[:inner], steps[:inner], strict=True):
-        positions = positions[..., None] + step * np.arange(count)
-    starts = positions.reshape(-1)
+    starts = _run_starts(start, counts[:inner], steps[:inner])
     if dense:
         _read_runs(payload, starts, extent, block.reshape(-1).view(np.uint8).data)
         return block
@@ -258,10 +259,39 @@ def _read_descending(
     return block
 
 
+def _run_starts(start: int, counts: Sequence[int], steps: Sequence[int]) -> NDArray[np.int64]:
+    positions = np.full((), start, np.int64)
+    for count, step in zip(counts, steps, strict=True):
+        positions = positions[..., None] + step * np.arange(count)
+    return positions.reshape(-1)
+
+
+def read_in_place(payload: Span, start: int, steps: Sequence[int], out: NDArray[Any]) -> bool:
+    """Reads elements `steps` bytes apart into an array. False if too few lie one after the other there, too.
+
+    Nothing passes through other memory.
+    """
+    axis, extent = out.ndim, out.itemsize
+    while axis and (out.shape[axis - 1] == 1 or steps[axis - 1] == out.strides[axis - 1] == extent):
+        axis -= 1
+        extent *= out.shape[axis]
+    if extent < IN_PLACE_NBYTES or any(stride < 0 or stride % out.itemsize for stride in out.strides):
+        return False
+    rows = max(1, AT_ONCE_NBYTES * len(out) // out.nbytes)
+    for first in range(0, len(out), rows):
+        strip = out[first : first + rows]
+        begins = _run_starts(start + first * steps[0], strip.shape[:axis], steps[:axis])
+        offsets = _run_starts(0, strip.shape[:axis], strip.strides[:axis])
+        elements = (int(offsets.max()) + extent) // out.itemsize
+        memory = np.lib.stride_tricks.as_strided(strip, (elements,), (out.itemsize,))
+        payload.read_runs(begins, extent, offsets.tolist(), memory.view(np.uint8).data)
+    return True
+
+
 def _read_runs(payload: Payload, starts: NDArray[np.int64], extent: int, out: memoryview) -> None:
     """Runs of `extent` bytes, one after the other."""
     if isinstance(payload, Span):
-        payload.read_runs(starts, extent, out)
+        payload.read_runs(starts, extent, range(0, len(out), extent), out)
         return
     for i, at in enumerate(starts.tolist()):
         payload.read_into(at, out[i * extent : (i + 1) * extent])

@@ -49,6 +49,7 @@ from tensorglot.model.slicing import (
     c_strides,
     leading_rows,
     read_block,
+    read_in_place,
     read_run,
     read_strided,
     select,
@@ -178,11 +179,24 @@ class Part:
         else:
             if whole:
                 self.payload.verify()
+            if self._read_in_place(index, out, tensor):
+                return
             rows = max(1, STRIP_NBYTES * len(out) // out.nbytes)
             for start in range(0, len(out), rows):
                 taken = range(*index[0].indices(self.shape[0]))[start : start + rows]
                 strip = (slice(taken.start, taken[-1] + 1, taken.step), *index[1:])
                 out[start : start + rows] = self.select(strip, tensor)
+
+    def _read_in_place(self, index: Sequence[slice], out: NDArray[Any], tensor: str | None) -> bool:
+        """Reads without other memory, where that is faster."""
+        payload = self.payload
+        if not self._is_raw() or not isinstance(payload, Span) or payload.view(whole=False) is not None:
+            return False
+        start, _, steps = select(tuple(index), self.shape, tensor).strided(c_strides(self.shape, out.itemsize))
+        done = read_in_place(payload, start, steps, out)
+        if done:
+            check_bool(out, tensor, self.offset)
+        return done
 
     def _is_run(self, index: Sequence[slice], out: NDArray[Any]) -> bool:
         """Whole slices along the first axis, one after the other in the file and in memory."""

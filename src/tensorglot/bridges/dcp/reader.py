@@ -40,6 +40,8 @@ class Reader:
         register(Reader, "StorageReader")
         self._storage_options = None if storage_options is None else as_storage_options(storage_options)
         self._path = file_path(as_path(path))
+        self._archive: Archive | None = None
+        """What `read_metadata` has opened, for `read_data`."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -47,6 +49,7 @@ class Reader:
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """The next load is from another path, if one is given."""
+        self._close()
         if checkpoint_id is not None:
             self._path = file_path(as_path(checkpoint_id))
 
@@ -62,21 +65,27 @@ class Reader:
         except FileNotFoundError:
             return read(folder)
 
+    def _close(self) -> None:
+        if self._archive is not None:
+            self._archive.close()
+            self._archive = None
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """One chunk for each tensor."""
         torch: Any = library("torch", "torch")
         metadata = metadata_module()
         state: dict[str, Any] = {}
-        with self._open() as archive:
-            values, paths = _values(archive)
-            for name, tensor in archive.items():
-                with suppress(UnsupportedError):  # a tensor that PyTorch has no type for is not offered
-                    shape = torch.Size(tensor.shape)
-                    state[name] = metadata.TensorStorageMetadata(
-                        metadata.TensorProperties(dtype=_torch_dtype(archive, name)),
-                        shape,
-                        [metadata.ChunkStorageMetadata(torch.Size([0] * len(shape)), shape)],
-                    )
+        self._close()
+        archive = self._archive = self._open()
+        values, paths = _values(archive)
+        for name, tensor in archive.items():
+            with suppress(UnsupportedError):  # a tensor that PyTorch has no type for is not offered
+                shape = torch.Size(tensor.shape)
+                state[name] = metadata.TensorStorageMetadata(
+                    metadata.TensorProperties(dtype=_torch_dtype(archive, name)),
+                    shape,
+                    [metadata.ChunkStorageMetadata(torch.Size([0] * len(shape)), shape)],
+                )
         state |= {name: metadata.BytesStorageMetadata() for name in values if name not in state}
         planner_data = {name: paths.get(name, (name,)) for name in state}
         found: Metadata = metadata.Metadata(state, planner_data=planner_data)
@@ -94,8 +103,9 @@ class Reader:
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads what the plan asks for into the planner's tensors."""
         pytorch = library("torch", "torch")
-        with self._open() as archive:
-            values, _ = _values(archive)
+        opened, self._archive = self._archive, None
+        with self._open() if opened is None else opened as archive:
+            values = _values(archive)[0] if any(item.type.name == "BYTE_IO" for item in plan.items) else {}
             tensors: list[tuple[ReadItem, torch.Tensor, torch.Tensor]] = []
             for item in plan.items:
                 name = item.storage_index.fqn

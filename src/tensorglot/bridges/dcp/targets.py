@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,16 +23,24 @@ from tensorglot.errors import InputError, escape, plural
 from tensorglot.io.folder import Folder
 from tensorglot.io.place import Place
 from tensorglot.io.storage_options import StorageOptions
+from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import collect
+from tensorglot.operations._file_layout import RowPlace, file_layout
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations.save import prepare, write_archive
 from tensorglot.store.distributed import METADATA, box_key, index_tensor
 from tensorglot.store.location import split_url
 from tensorglot.store.store import Store
+from tensorglot.threads import for_each_request
 
 __all__ = ["FolderTarget", "StoreTarget", "Target"]
 
 _RANK_FILE = re.compile(r"[0-9a-f]{8}-[0-9]{5}\.[a-z]+")
+
+ALIGNMENT = 64
+"""Of the tensors of PyTorch."""
+PADDING = "padding"
+"""Key of the metadata whose length aligns what follows."""
 
 Links = Mapping[str, str]
 """CIDs by the names of boxes."""
@@ -77,18 +87,29 @@ class FolderTarget:
         if boxes:
             archive = collect(boxes)
             settled = prepare(archive, self._spec, self._version, self._options)
-            write_archive(self._folder.file(name), archive, self._spec, settled, self._options)
+            write_archive(
+                self._folder.file(name), _align(archive, self._spec, settled), self._spec, settled, self._options
+            )
         return {}
 
     def finish(self, manifest: Manifest, links: Links) -> None:
         archive = collect({}, {"manifest": manifest})
         write_archive(self._folder.file(INDEX), archive, named("dcp")[0], WriteOptions("json"), self._options)
-        for name in self._left_over(manifest.files):
-            self._folder.remove(name)
+        for_each_request(self._folder.remove, self._left_over(manifest.files))
 
     def _left_over(self, files: Iterable[str]) -> set[str]:
         """The files of earlier saves."""
         return {name for name in self._folder.names() or () if _RANK_FILE.fullmatch(name)} - set(files)
+
+
+def _align(archive: Archive, spec: Format, settled: WriteOptions) -> Archive:
+    """Pads the header, in its metadata: memory and file are copied faster if rows begin where PyTorch's tensors do."""
+    if not spec.container.raw_rows:
+        return archive
+    padded = archive.with_index(replace(archive.index, metadata={PADDING: ""}))
+    before = takewhile(lambda chunk: not isinstance(chunk, RowPlace), file_layout(padded, spec, settled))
+    spaces = -sum(map(len, before)) % ALIGNMENT
+    return archive.with_index(replace(archive.index, metadata={PADDING: " " * spaces}))
 
 
 class StoreTarget:
