@@ -46,6 +46,7 @@ def test_versions_share_the_cost_of_beginning_new_chains(tmp_path: Path) -> None
         begun.append([depth == 1 for depth in depths(index)] if step > 1 else [False])
         masters = masters + rng.normal(0, 1e-6, masters.shape).astype(np.float32)
     assert max(sizes[1:]) < 0.7 * sizes[0], "a full copy"
+    assert sum(sizes[1:]) / 10 < 1.06 * sizes[1], "deltas from further back than they need to be"
     assert any(any(rows) and not all(rows) for rows in begun), "the chunks of a version begin new chains together"
     assert_clean(store)
 
