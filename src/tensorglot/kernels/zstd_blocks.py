@@ -62,9 +62,14 @@ def declared(frame: cython.const[cython.uchar][::1], max_window: cython.longlong
     at: cython.longlong = 5 if single else 6
     width: cython.int = (1 if single else 0) if flags < 0x40 else 1 << (flags >> 6)
     # The low bits: a checksum, bits that are reserved, a dictionary.
-    if cython.cast(cython.longlong, little(data, 0, 4)) != _MAGIC or (flags & 0x1F) != 0 or width == 0 or at + width > size:
+    if (
+        cython.cast(cython.longlong, little(data, 0, 4)) != _MAGIC
+        or (flags & 0x1F) != 0
+        or width == 0
+        or at + width > size
+    ):
         return -1
-    nbytes: cython.longlong = cython.cast(cython.longlong, little(data, at, width)) + (256 if width == 2 else 0)
+    nbytes: cython.longlong = little(data, at, width) + (256 if width == 2 else 0)
     window: cython.longlong = 0
     header: cython.longlong
     kind: cython.longlong

@@ -43,9 +43,9 @@ __all__ = ["Previous", "Value", "ingest", "ingest_value"]
 
 _BATCH_COUNT, _BATCH_NBYTES = 4096, 4 * CHUNK_NBYTES
 """Chunks that one thread takes at a time: their bases lie together, and are read at once."""
-_SPREAD, _SPREAD_SIZE = 0.1, 0.25
-"""Chains of different chunks are shortened at costs and sizes that differ by these shares, so that versions in a row
-share what it costs."""
+_SPREAD_COST, _SPREAD_SIZE, _SPREAD_DEPTH = 0.1, 0.25, 2
+"""Chains of different chunks are shortened at costs and sizes that differ by these shares, and at depths that differ by
+this number, so that versions in a row share what it costs."""
 
 Previous = Callable[[str, str], "Value | None"]
 """The value of a part of a tensor in the parent commit."""
@@ -206,8 +206,8 @@ def _base(chunk: _Chunk, packs: Packs) -> _Base | None:
         return None
     record = found.record
     # One more delta will cost what the last one did.
-    if record.depth == MAX_DEPTH or (
-        record.depth and record.chain + record.stored > MAX_CHAIN * (1 - _SPREAD) * len(chunk.data)
+    if record.depth >= MAX_DEPTH - _SPREAD_DEPTH or (
+        record.depth and record.chain + record.stored > MAX_CHAIN * (1 - _SPREAD_COST) * len(chunk.data)
     ):
         digest, record = _shorten(packs.chain(digest), len(chunk.data))
     return _Base(Delta(digest, record.depth, record.chain), record.nbytes)
@@ -220,9 +220,9 @@ def _shorten(chain: list[tuple[bytes, Record]], nbytes: int) -> tuple[bytes, Rec
     spans as many, and is replaced together with that.
     """
     share = chain[0][0][0] / 255
-    most = MAX_CHAIN * (1 - _SPREAD * share) * nbytes
+    most = MAX_CHAIN * (1 - _SPREAD_COST * share) * nbytes
     digest, record = chain.pop()
-    if record.depth < MAX_DEPTH and record.chain + record.stored <= most:
+    if record.depth < MAX_DEPTH - round(_SPREAD_DEPTH * share) and record.chain + record.stored <= most:
         return digest, record
     below, size = chain[-1], record.stored
     while below[1].depth and (below[1].chain + size > most or size >= below[1].stored * (1 - _SPREAD_SIZE * share)):
