@@ -22,9 +22,9 @@ from typing import IO, TypeAlias, TypeVar, cast
 
 import zstandard
 
-from tensorglot import threads
 from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError
 from tensorglot.kernels import zstd_blocks
+from tensorglot.threads import batches as batches_of
 from tensorglot.threads import for_each, ordered_map
 
 __all__ = [
@@ -525,7 +525,7 @@ def ahead(level: int) -> int:
 
 def batches(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
     """Groups consecutive items up to the size of a frame, so that each group is worth a thread."""
-    return threads.batches(items, nbytes, FRAME_NBYTES)
+    return batches_of(items, nbytes, FRAME_NBYTES)
 
 
 def pieces(chunks: Iterable[Buffer], nbytes: int = FRAME_NBYTES) -> Iterator[Buffer]:
