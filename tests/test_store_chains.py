@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import ml_dtypes
@@ -46,20 +47,29 @@ def test_versions_share_the_cost_of_beginning_new_chains(tmp_path: Path) -> None
         begun.append([depth == 1 for depth in depths(index)] if step > 1 else [False])
         masters = masters + rng.normal(0, 1e-6, masters.shape).astype(np.float32)
     assert max(sizes[1:]) < 0.7 * sizes[0], "a full copy"
+    assert sum(sizes[1:]) / 10 < 1.06 * sizes[1], "deltas from further back than they need to be"
     assert any(any(rows) and not all(rows) for rows in begun), "the chunks of a version begin new chains together"
     assert_clean(store)
 
 
 def test_a_chain_has_at_most_a_dozen_links(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
-    weights = rng.normal(0, 0.05, CHUNK_NBYTES // 2).astype(ml_dtypes.bfloat16)
-    store, known, found = Store.create(tmp_path / "store"), set[str](), []
-    for _ in range(MAX_DEPTH + 3):
+    weights = rng.normal(0, 0.05, CHUNKS * CHUNK_NBYTES // 2).astype(ml_dtypes.bfloat16)
+    store, known, found, sizes = Store.create(tmp_path / "store"), set[str](), [], []
+    for _ in range(2 * MAX_DEPTH + 3):
         store.commit("main", {"w": weights})
-        found += depths(new_pack(tmp_path / "store", known))
+        index = new_pack(tmp_path / "store", known)
+        found.append(depths(index))
+        sizes.append(index.nbytes)
         weights = weights.copy()
-        weights.view(np.uint16)[rng.integers(0, weights.size, 2000)] += 1
-    assert found == [*range(MAX_DEPTH + 1), 1, 2]
+        weights.view(np.uint16)[rng.integers(0, weights.size, CHUNKS * 2000)] += 1
+    assert found[: MAX_DEPTH - 1] == [[depth] * CHUNKS for depth in range(MAX_DEPTH - 1)]
+    assert max(map(max, found)) == MAX_DEPTH
+    shortened = [[now <= before for before, now in zip(*pair, strict=True)] for pair in pairwise(found)]
+    assert all(map(any, zip(*shortened, strict=True))), "every chain was shortened"
+    assert not any(map(all, shortened)), "the chains of a version are shortened together"
+    assert max(sizes[1:]) < 5 * sizes[1]
+    assert_clean(store)
 
 
 def test_records_of_one_pack_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ SOON = ("what is condemned stays condemned", "the bases of deltas are garbage")
 
 @pytest.mark.parametrize("what", PLANTED if os.environ.get("TENSORGLOT_STORE_DEFECTS") == "all" else SOON)
 def test_the_machine_finds(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TENSORGLOT_STORE_EXAMPLES", "100")
+    monkeypatch.setenv("TENSORGLOT_STORE_EXAMPLES", "1000")  # until it is found
     monkeypatch.setenv("TENSORGLOT_STORE_SHRINK", "no")
     failed, said = run(PLANTED[what], tmp_path, [MACHINE])
     assert failed, said

@@ -62,16 +62,21 @@ def declared(frame: cython.const[cython.uchar][::1], max_window: cython.longlong
     at: cython.longlong = 5 if single else 6
     width: cython.int = (1 if single else 0) if flags < 0x40 else 1 << (flags >> 6)
     # The low bits: a checksum, bits that are reserved, a dictionary.
-    if little(data, 0, 4) != _MAGIC or (flags & 0x1F) != 0 or width == 0 or at + width > size:
+    if (
+        cython.cast(cython.longlong, little(data, 0, 4)) != _MAGIC
+        or (flags & 0x1F) != 0
+        or width == 0
+        or at + width > size
+    ):
         return -1
-    nbytes: cython.ulonglong = little(data, at, width) + (256 if width == 2 else 0)
+    nbytes: cython.longlong = little(data, at, width) + (256 if width == 2 else 0)
     window: cython.longlong = 0
     header: cython.longlong
     kind: cython.longlong
     if not single:
         window = cython.cast(cython.longlong, 1) << (10 + (data[5] >> 3))
         window += (window >> 3) * (data[5] & 7)
-    if nbytes > 1 << 62 or window > max_window or (single and nbytes > max_window):
+    if not 0 <= nbytes <= 1 << 62 or window > max_window or (single and nbytes > max_window):
         return -1
     at += width
     # Invariant: at <= size. A block that leads beyond the end fails the next comparison.

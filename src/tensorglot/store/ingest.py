@@ -31,7 +31,7 @@ from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.encodings import IS_DELTA
 from tensorglot.store.manifest import Entry
 from tensorglot.store.objects import ArrayNode
-from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
+from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH, Record
 from tensorglot.store.packs import Packs
 from tensorglot.store.session import SMALL_NBYTES, Delta, Session
 from tensorglot.store.small import TINY_NBYTES, ingest_small, small_tensors
@@ -43,9 +43,9 @@ __all__ = ["Previous", "Value", "ingest", "ingest_value"]
 
 _BATCH_COUNT, _BATCH_NBYTES = 4096, 4 * CHUNK_NBYTES
 """Chunks that one thread takes at a time: their bases lie together, and are read at once."""
-_SPREAD = 0.4
-"""Chains of different chunks end at costs that differ by this share of the most, so that versions in a row share what
-it costs to begin new ones."""
+_SPREAD_COST, _SPREAD_SIZE, _SPREAD_DEPTH = 0.1, 0.25, 2
+"""Chains of different chunks are shortened at costs and sizes that differ by these shares, and at depths that differ by
+this number, so that versions in a row share what it costs."""
 
 Previous = Callable[[str, str], "Value | None"]
 """The value of a part of a tensor in the parent commit."""
@@ -204,14 +204,31 @@ def _base(chunk: _Chunk, packs: Packs) -> _Base | None:
     found = packs.find(digest)
     if found is None:
         return None
-    if found.record.depth:
-        # One more delta will cost what the last one did.
-        cost = (found.record.chain + found.record.stored) / len(chunk.data)
-        if found.record.depth == MAX_DEPTH or cost > MAX_CHAIN * (1 - _SPREAD):
-            root = packs.root(digest)
-            if found.record.depth == MAX_DEPTH or cost > MAX_CHAIN * (1 - _SPREAD * root[0][0] / 255):
-                digest, found = root
-    return _Base(Delta(digest, found.record.depth, found.record.chain), found.record.nbytes)
+    record = found.record
+    # One more delta will cost what the last one did.
+    if record.depth >= MAX_DEPTH - _SPREAD_DEPTH or (
+        record.depth and record.chain + record.stored > MAX_CHAIN * (1 - _SPREAD_COST) * len(chunk.data)
+    ):
+        digest, record = _shorten(packs.chain(digest), len(chunk.data))
+    return _Base(Delta(digest, record.depth, record.chain), record.nbytes)
+
+
+def _shorten(chain: list[tuple[bytes, Record]], nbytes: int) -> tuple[bytes, Record]:
+    """The last block of a chain from which one more delta is not too much.
+
+    A delta grows with the number of versions that it spans. So one that has become as large as the one below it
+    spans as many, and is replaced together with that.
+    """
+    share = chain[0][0][0] / 255
+    most = MAX_CHAIN * (1 - _SPREAD_COST * share) * nbytes
+    digest, record = chain.pop()
+    if record.depth < MAX_DEPTH - round(_SPREAD_DEPTH * share) and record.chain + record.stored <= most:
+        return digest, record
+    below, size = chain[-1], record.stored
+    while below[1].depth and (below[1].chain + size > most or size >= below[1].stored * (1 - _SPREAD_SIZE * share)):
+        size = chain.pop()[1].stored
+        below = chain[-1]
+    return below
 
 
 def _encode(chunk: _Chunk, digest: bytes, base: _Base | None, old: memoryview | None) -> _Made:

@@ -28,7 +28,7 @@ from tensorglot.store.backend import Backend
 from tensorglot.store.encodings import IS_DELTA, apply_chain, decode
 from tensorglot.store.lookup import Stored, Table
 from tensorglot.store.marks import Marks, parse_marks
-from tensorglot.store.pack import MAX_DEPTH, PackIndex, read_index
+from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
 from tensorglot.store.salvage import READ_ERRORS, Salvage, pack_key
 from tensorglot.threads import Lock, for_each
 from tensorglot.wire.cid import CID, RAW
@@ -348,10 +348,11 @@ class Packs:
             chain.append(table.stored(at))
         return chain[::-1]
 
-    def root(self, digest: bytes) -> tuple[bytes, Stored]:
-        """The block in full that a block begins with."""
-        chain = self._chain(digest)
-        return chain[1].record.base or digest if len(chain) > 1 else digest, chain[0]
+    def chain(self, digest: bytes) -> list[tuple[bytes, Record]]:
+        """The block in full that a block begins with, and the deltas on it up to the block itself."""
+        records = [stored.record for stored in self._chain(digest)]
+        digests = [*(record.base for record in records[1:]), digest]
+        return [(one, record) for one, record in zip(digests, records, strict=True) if one is not None]
 
     def _bodies(self, links: Sequence[Stored], memory: Scratch | None = None) -> list[memoryview]:
         """The bytes of records, in `memory` if they fit; none of a block in a group, which is kept decoded.

@@ -87,7 +87,7 @@ class Session:
         """The block in full that a block begins with, which is there or was added."""
         while digest in self._bases:
             digest = self._bases[digest]
-        return digest if digest in self._new else self.packs.root(digest)[0]
+        return digest if digest in self._new else self.packs.chain(digest)[0][0]
 
     def add(self, digest: bytes, block: bytes | memoryview, codec: int = RAW) -> None:
         """Adds a block that is not in the store."""
