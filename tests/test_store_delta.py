@@ -503,3 +503,18 @@ def test_a_delta_is_made_listed_checked_and_applied_on_the_command_line(files: P
     assert "tensorglot store apply" in run("cat", delta, "embed", code=4).stderr
     fields = json.loads(run("store", "delta", new, new, delta, "--json").stdout)
     assert (fields["changed"], fields["tensors"], fields["ok"]) == (0, 6, True)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "rule"),
+    [(100_000_001, "delta.footer"), (1 << 30, "delta.footer"), ((1 << 30) + 1, "delta.limit.header")],
+)
+def test_the_index_of_a_million_tensors_is_not_refused_for_its_size(nbytes: int, rule: str) -> None:
+    """It has 139 MB. Beyond the limit, `delta` does not write what `apply` would refuse."""
+    claimed = b"tgdelta1" + struct.pack("<QQ32s8s", 8, nbytes, bytes(32), b"tgdelta1")
+    with pytest.raises(tg.FormatError) as caught:
+        tg.store.apply(claimed, {})
+    assert caught.value.rule == rule
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(claimed)
+    assert caught.value.rule == rule

@@ -23,7 +23,7 @@ class Limits:
     """Bounds for reading; `Limits(rank=300)` raises one of them."""
 
     header_nbytes: int | None = None
-    """The header, index or manifest of a file. None is the format's default: 100,000,000, and 2**30 in zTensor."""
+    """The header, index or manifest. None is the format's default: 100,000,000, and 2**30 in zTensor and deltas."""
     tensors: int | None = None
     """Tensors in a file. None is the format's default: 2**20, and 1,388,888 in BinTensors."""
     rank: int = 64

@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tensorglot.containers.delta.index import MAGIC, Change, DeltaIndex, PartName, read_index
+from tensorglot.containers.delta.index import INDEX_NBYTES, MAGIC, Change, DeltaIndex, PartName, read_index
 from tensorglot.containers.table import Container, ReadOptions
 from tensorglot.errors import Hint, UnsupportedError, escape, plural
 from tensorglot.model.builder import IndexBuilder, Row
@@ -99,4 +99,4 @@ def _notes(index: DeltaIndex) -> Iterator[Note]:
         yield Note("delta.removed", f"removes {names}" + (", …" if len(index.removed) > 4 else ""))
 
 
-CONTAINER = Container({row.name: row.name for row in TABLE}, read)
+CONTAINER = Container({row.name: row.name for row in TABLE}, read, header_nbytes_max=INDEX_NBYTES)

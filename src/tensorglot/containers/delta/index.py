@@ -20,6 +20,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from tensorglot.containers.table import check_header
 from tensorglot.dynd.schema import plan_of
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, plural
 from tensorglot.limits import Limits
@@ -28,8 +29,20 @@ from tensorglot.model.types.algebra import dense_parts, symbolic
 from tensorglot.model.types.text import parse_canonical
 from tensorglot.wire.cid import CHUNK_NBYTES, decode_node, encode_node
 
-__all__ = ["MAGIC", "Base", "Body", "Change", "DeltaIndex", "PartName", "Special", "encode_index", "read_index"]
+__all__ = [
+    "INDEX_NBYTES",
+    "MAGIC",
+    "Base",
+    "Body",
+    "Change",
+    "DeltaIndex",
+    "PartName",
+    "Special",
+    "encode_index",
+    "read_index",
+]
 
+INDEX_NBYTES = 1 << 30
 MAGIC = b"tgdelta1"
 _FOOTER = struct.Struct("<QQ32s8s")
 _UNCHANGED, _ADDED = 0xFFFFFFFE, 0xFFFFFFFF
@@ -159,6 +172,7 @@ def encode_index(index: DeltaIndex, offset: int) -> bytes:
             "version": 1,
         }
     )
+    check_header(len(data), "delta")
     return data + _FOOTER.pack(offset, len(data), blake3(data).digest(), MAGIC)
 
 
@@ -190,9 +204,10 @@ def read_index(source: Source, limits: Limits) -> DeltaIndex:
         raise TruncatedError(
             "file truncated: no footer at its end", rule="delta.footer", offset=source.size - _FOOTER.size
         )
-    if nbytes > limits.header_or():
+    most = limits.header_or(INDEX_NBYTES)
+    if nbytes > most:
         raise LimitError(
-            f"index of {nbytes} bytes exceeds Limits.header_nbytes ({limits.header_or()})",
+            f"index of {nbytes} bytes exceeds Limits.header_nbytes ({most})",
             rule="delta.limit.header",
             offset=source.size - _FOOTER.size,
         )
