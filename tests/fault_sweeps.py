@@ -105,7 +105,10 @@ def operations(
             setattr(os, name, function)
 
 
-def tree(folder: Path) -> dict[str, bytes | None]:
+Tree = dict[str, bytes | None]
+
+
+def tree(folder: Path) -> Tree:
     """Everything below a folder, hidden entries included; a directory has no bytes."""
     return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
 
@@ -115,6 +118,8 @@ def tree(folder: Path) -> dict[str, bytes | None]:
 OLD = {"w": np.arange(700, dtype=np.float64), "b": np.ones(5, np.float32)}
 NEW = {"w": np.arange(ROOM, dtype=np.float64)[::-1].copy(), "b": np.zeros(5, np.float32)}
 FILES = ("model.bt", "model.zt", "model.npz", "model.safetensors", "model.gguf", "model.dynd")
+SUMMED = ("summed.bt", "summed.zt")
+"""With a sidecar of checksums."""
 
 
 def prepare(folder: Path) -> None:
@@ -123,6 +128,9 @@ def prepare(folder: Path) -> None:
     for name in FILES:
         tg.save(folder / name, OLD, durable=False)
     tg.save(folder / "new.bt", NEW, durable=False)
+    for name in SUMMED:
+        tg.save(folder / name, OLD, checksum=None, durable=False)
+        tg.verify(folder / name, sums="write")
     tg.save(folder / "third.bt", {"c": np.arange(7)}, durable=False)
     tg.store.delta(OLD, {**OLD, "b": NEW["b"]}, folder / "step.tgdelta", durable=False)
     (folder / "other.tgdelta").write_bytes(b"old")
@@ -172,12 +180,36 @@ ACTIONS: dict[str, Action] = {
     "merge": lambda folder: tg.merge([folder / "model.bt", folder / "third.bt"], folder / "model.zt"),
     "merge in place": lambda folder: tg.merge([folder / "model.bt", folder / "third.bt"], folder / "model.bt"),
     "sidecar": lambda folder: tg.verify(folder / "model.bt", sums="write"),
+    "save beside a sidecar": lambda folder: tg.save(folder / "summed.bt", NEW),
+    "convert beside a sidecar": lambda folder: tg.convert(folder / "new.bt", folder / "summed.bt", sums=True),
+    "patch beside a sidecar": lambda folder: tg.store.patch(
+        folder / "step.tgdelta", folder / "summed.bt", folder / "summed.bt"
+    ),
+    "edit beside a sidecar": lambda folder: tg.edit(folder / "summed.bt", {"a": "b"}),
+    "edit in place beside a sidecar": lambda folder: tg.edit(folder / "summed.zt", {"a": "b"}, in_place=True),
     "delta": lambda folder: tg.store.delta(folder / "model.bt", folder / "new.bt", folder / "other.tgdelta"),
     "patch": lambda folder: tg.store.patch(folder / "step.tgdelta", folder / "model.bt", folder / "model.zt"),
     "patch in place": lambda folder: tg.store.patch(folder / "step.tgdelta", folder / "model.bt", folder / "model.bt"),
     "report": lambda folder: report.write(folder / "model.bt", folder / "page.html"),
     "bundle": bundle,
 }
+
+
+def between(name: str, before: Tree, after: Tree, *, killed: bool) -> list[Tree]:
+    """Further states that an action may be interrupted in: a file whose sidecar is about to be removed or written.
+
+    A sidecar is never beside a file that it does not describe.
+    """
+    if not name.endswith("beside a sidecar"):
+        return []
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    old, new = (
+        {path: state[path] for path in state if path not in changed or path[-5:] != ".sums"}
+        for state in (before, after)
+    )
+    # A fault before the file has changed is undone. One in the new sidecar leaves the new file without one,
+    # one that is undone in place the old file.
+    return [old, new] if killed or "in place" in name else [new]
 
 
 def copy(source: Path, target: Path) -> None:
@@ -195,6 +227,7 @@ def sweep(folder: Path, name: str, errnos: tuple[int, ...], every: int = 1) -> C
         action(work)
     after = tree(work)
     assert before != after, "it changes nothing"
+    states = between(name, before, after, killed=False)
     struck: Counter[str] = Counter()
     for turn, number in enumerate(errnos):
         for strike in range(1 + turn * every // len(errnos), len(calls) + 1, every):
@@ -214,7 +247,7 @@ def sweep(folder: Path, name: str, errnos: tuple[int, ...], every: int = 1) -> C
             struck[made[strike - 1]] += 1
             now = tree(work)
             where = (name, errno.errorcode[number], strike, made[strike - 1])
-            assert now in (before, after), (*where, sorted(now.keys() ^ before.keys()))
+            assert now in (before, after, *states), (*where, sorted(now.keys() ^ before.keys()))
             assert raised or now == after, (*where, "acknowledged, and not done")
     return struck
 
@@ -231,6 +264,7 @@ def kill(folder: Path, name: str, every: int = 1) -> int:
     copy(start, work)
     action(work)
     after = tree(work)
+    states = between(name, before, after, killed=True)
     outcomes: list[bool] = []
     while True:
         copy(start, work)
@@ -245,7 +279,7 @@ def kill(folder: Path, name: str, every: int = 1) -> int:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         assert code in (0, -signal.SIGKILL), (name, strike, code)
         now = {path: data for path, data in tree(work).items() if not is_temporary(path.partition(os.sep)[0])}
-        assert now in (before, after), (name, strike, sorted(now.keys() ^ before.keys()))
+        assert now in (before, after, *states), (name, strike, sorted(now.keys() ^ before.keys()))
         if code == 0:
             assert now == after, (name, "ended, and not done")
             break
@@ -263,12 +297,13 @@ def kill_at_calls(folder: Path, name: str, every: int = 1) -> int:
     calls = action.system_calls()
     after = tree(work)
     assert before != after, "it changes nothing"
+    states = between(name, before, after, killed=True)
     outcomes = []
     for at in range(every // 2, len(calls), every):
         copy(start, work)
         action.kill(calls, at)
         now = {path: data for path, data in tree(work).items() if not is_temporary(path.partition(os.sep)[0])}
-        assert now in (before, after), (name, at, calls[at], sorted(now.keys() ^ before.keys()))
+        assert now in (before, after, *states), (name, at, calls[at], sorted(now.keys() ^ before.keys()))
         outcomes.append(now == after)
     assert outcomes == sorted(outcomes), (name, "what has taken place is undone")
     return len(outcomes)

@@ -21,7 +21,7 @@ from tensorglot.wire.cbor import DETERMINISTIC, LENIENT, Profile, check, encode
 from test_cbor import DAG, FORMS, values
 from ztensor_builder import Long, Open, Pairs, Raw, cbor, entry, part, tensor
 
-SOURCE = Path(__file__).parent.parent / "src" / "tensorglot" / "kernels" / "cbor.py"
+SOURCE = Path(kernel.__file__).parent / "cbor.py"
 
 
 def interpreted() -> ModuleType:

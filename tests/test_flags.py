@@ -1,7 +1,8 @@
 """Flags, numbers and choices: an argument of another kind is an InputError that names it and what it may be.
 
-The table has a call of every public function that takes one; its arguments are found by
-their annotations, so that a new argument is tried, and a new function must be added.
+The table has a call of every public function that takes one. Functions are found in the
+reference page and in what the package exports, arguments by their annotations: a new
+argument is tried, and a new function must be added.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+from peers import needs
 
 TENSORS = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
 DATA = tg.dumps(TENSORS, format="ztensor@2", compression="zstd")
@@ -30,6 +33,10 @@ class Nothing:
     """A collection that no call may reach."""
 
     full_name = "database.collection"
+
+
+def linear() -> Any:
+    return needs("torch").nn.Linear(3, 2)
 
 
 def store(folder: Path) -> tg.store.Store:
@@ -90,7 +97,25 @@ CALLS: dict[str, Callable[[Path], tuple[Any, ...]]] = {
     "store.Store.costs": lambda f: (store(f).costs, "main"),
     "store.delta": lambda f: (tg.store.delta, TENSORS, TENSORS, f / "new.tgdelta"),
     "store.patch": lambda f: (tg.store.patch, f / "old.tgdelta", TENSORS, f / "new.zt"),
+    "report.Viewer": lambda f: (tg.report.Viewer, tg.open(DATA), "model"),
+    "bridges.drop_in.DropIn.load_file": lambda f: (tg.numpy.load_file, f / "model.zt"),
+    "bridges.torch_module.load_model": lambda f: (tg.torch.load_model, linear(), f / "model.zt"),
+    "bridges.torch_module.save_model": lambda f: (tg.torch.save_model, linear(), f / "new.zt"),
+    "bridges.dcp.Writer": lambda f: (needs("torch") and tg.torch.dcp.Writer, f / "checkpoint"),
 }
+
+RESULTS = {
+    "Diff", "Format", "Report", "bson.FieldReport", "bson.Migration", "bson.Quantized", "bson.Recall", "bson.Transfer",
+    "bson.Written", "store.StoreStats",
+}  # fmt: skip
+"""Classes that only the library constructs."""
+VALUES = {"bson.Binary", "bson.Raw", "dynd.CID"}
+"""Tuples, which take anything; what encodes one checks it."""
+WITHIN = {
+    "Archive.part", "Archive.payload", "Archive.tensor_at", "Limits.header_or", "Limits.tensors_or", "Tensor.of_array",
+    "bridges.dcp.Reader.set_up_storage_reader", "bridges.dcp.Writer.set_up_storage_writer", "store.Commit.encode",
+}  # fmt: skip
+"""Methods that only the library or PyTorch calls."""
 
 CHOICES = {
     "Backend", "Database", "DType", "Framework", "IgnoredBits", "Metric", "OnLoss", "OnMissing", "Profile", "Verify",
@@ -109,21 +134,33 @@ WRONG = {
 }
 
 
-def public() -> Iterator[tuple[str, Callable[..., Any]]]:
-    for prefix, module in (("", tg), ("dynd.", tg.dynd), ("bson.", tg.bson), ("store.", tg.store)):
+def named() -> Iterator[tuple[str, Any]]:
+    """What the reference page has, and what the package and its modules export, by its name without `tensorglot.`"""
+    page = Path(__file__).parent.parent / "docs" / "api.md"
+    for name in re.findall(r"^::: tensorglot\.(\S+)$", page.read_text(), re.MULTILINE):
+        home, _, last = name.rpartition(".")
+        yield name, getattr(import_module(f"tensorglot.{home}".rstrip(".")), last)
+    modules = re.findall(r"from tensorglot import (\w+) as", Path(tg.__file__).read_text())
+    for module in [tg, *(getattr(tg, name) for name in modules)]:
         for name in module.__all__:
-            value = getattr(module, name)
-            if inspect.isfunction(value):
-                yield f"{prefix}{name}", value
-    yield "Writer", tg.Writer
-    yield "safe_open", tg.safe_open
-    yield "Limits", tg.Limits
-    for kind in (tg.bson.Vector, tg.bson.Embeddings):
-        yield f"bson.{kind.__name__}", kind
-    for kind, prefix in ((tg.bson.Embeddings, "bson.Embeddings."), (tg.store.Store, "store.Store.")):
-        for name, method in inspect.getmembers(kind, inspect.isfunction):
-            if not name.startswith("_"):
-                yield f"{prefix}{name}", method
+            yield f"{module.__name__}.{name}".removeprefix("tensorglot."), getattr(module, name)
+
+
+def public() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Each function, class and method once, under the first of its names."""
+    seen = set()
+    for name, value in named():
+        if inspect.isclass(value) and issubclass(value, (BaseException, int)):
+            continue
+        found = [(name, value)] if callable(value) else []
+        if inspect.isclass(value):
+            methods = inspect.getmembers(value, lambda one: inspect.isfunction(one) or inspect.ismethod(one))
+            found += [(f"{name}.{method}", one) for method, one in methods if not method.startswith("_")]
+        for key, one in found:
+            once = getattr(one, "__func__", one)
+            if once not in seen:
+                seen.add(once)
+                yield key, one
 
 
 def flags(function: Callable[..., Any]) -> Iterator[tuple[str, str]]:
@@ -144,7 +181,7 @@ CASES = [
 
 def test_every_public_function_with_a_flag_is_in_the_table() -> None:
     expected = {name for name, function in FUNCTIONS.items() if next(flags(function), None)}
-    assert expected == {call.partition(" of ")[0] for call in CALLS}
+    assert expected == {call.partition(" of ")[0] for call in CALLS} | RESULTS | VALUES | WITHIN
 
 
 @pytest.mark.parametrize(("call", "name", "annotation"), CASES)
@@ -164,6 +201,17 @@ def test_a_wrong_kind_is_refused_by_the_name_of_the_argument(
         expected = {"bool": "True or False", "int": "integer", "float": "number"}.get(annotation.partition(" ")[0])
         assert expected is None or expected in caught.value.message, kind
         assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("chunks", [None, "neither", object(), np.array(["a", "b"]), 0, 1.5, (2, 2, 2)])
+def test_chunks_that_dask_cannot_use(chunks: Any) -> None:
+    needs("dask.array")
+    from tensorglot.bridges import dask
+
+    with pytest.raises(tg.InputError, match=r"^chunks .*'w'") as caught:
+        dask.open(DATA, chunks)
+    assert caught.value.rule == "dask.chunks"
+    assert "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize("value", [True, False, np.True_, np.False_])

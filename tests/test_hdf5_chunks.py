@@ -169,17 +169,18 @@ class TestWhatTakesNoBytes:
 
         self.refuse(written(fill, libver="latest"))
 
+    @pytest.mark.parametrize("user_block_nbytes", [0, 1 << 20])
     @pytest.mark.parametrize("chunks", [None, (100_000,)])
-    def test_many_names_of_one(self, chunks: tuple[int, ...] | None) -> None:
+    def test_many_names_of_one(self, chunks: tuple[int, ...] | None, user_block_nbytes: int) -> None:
         def fill(made: Any) -> None:
             made.create_dataset("w", data=np.zeros(100_000, np.uint8), chunks=chunks)
             for i in range(100):
                 made[f"w{i}"] = made["w"]
 
-        data = written(fill, libver="latest")
-        assert len(tg.open(data)) == 101
+        data = written(fill, libver="latest", userblock_size=user_block_nbytes)
+        assert len(tg.open(data, format="hdf5")) == 101
         with pytest.raises(tg.LimitError):
-            tg.open(data, limits=tg.Limits(view_ratio=10))
+            tg.open(data, format="hdf5", limits=tg.Limits(view_ratio=10))
 
 
 def test_a_chunk_outside_the_file_by_its_size() -> None:

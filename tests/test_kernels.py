@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 
 import tensorglot as tg
 from bson_samples import EVERY_KIND, binary, document, element
@@ -243,6 +244,17 @@ def zstd_blocks_calls() -> Iterator[Call]:
         at = rng.choice((0, 5, 1 << 40))
         arguments = (window, at, at + rng.randrange(-1, 9), rng.choice((8, 128)))
         yield "walk", lambda arguments=arguments: arguments
+        size = rng.choice((0, 1, 300, 5000))
+        options = {name: rng.random() < 0.2 for name in ("write_checksum", "write_dict_id")}
+        frame = bytearray(
+            zstandard.ZstdCompressor(write_content_size=rng.random() < 0.9, **options).compress(rng.randbytes(size))
+        )
+        frame += rng.choice((b"", b"", b"x"))
+        if rng.random() < 0.5:
+            frame[rng.randrange(min(len(frame), 14))] ^= 1 << rng.randrange(8)
+        del frame[rng.choice((0, 3, 5, 6, 9, *[len(frame)] * 9)) :]
+        limits = bytes(frame), rng.choice((1024, 1 << 20))
+        yield "declared", lambda limits=limits: limits
 
 
 def planes_calls() -> Iterator[Call]:

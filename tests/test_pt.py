@@ -249,6 +249,17 @@ class TestHandmade:
         body = view(old, shape=integers(4), strides=integers(1))
         assert tg.loads(legacy(held(body)))["w"].tolist() == [2, 3, 4, 5]
 
+    @pytest.mark.parametrize("byte", [b"N", b"\x88", b"\x89"])
+    def test_lists_whose_values_take_a_byte_each(self, byte: bytes) -> None:
+        """A list of 60,000 bools is data; it is not a nest."""
+        for values, names in ((60_000 * byte, []), (60_000 * byte + view(), ["w.60000"])):
+            data = zipped(held(b"](" + values + b"e"), DATA)
+            with tg.open(data, format="pt") as archive:
+                assert list(archive) == names
+                found = archive.metadata
+            value = {b"N": None, b"\x88": True, b"\x89": False}[byte]
+            assert found == ({f"w.{i}": value for i in range(60_000)} if names else {"w": 60_000 * [value]})
+
     def test_an_unused_storage_is_noted(self) -> None:
         data = zipped(held(view()), {**DATA, "7": b"hidden"})
         assert [note.rule for note in tg.open(data).notes] == ["pt.storage.unused"]

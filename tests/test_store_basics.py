@@ -22,6 +22,7 @@ from peers import needs
 from stores import assert_clean, commit_node, link, nodes_pack, packs, same_tensors, step, tensors, write_ref
 from tensorglot import dynd
 from tensorglot.store import Commit, Store
+from tensorglot.store.encodings import decode
 from test_convert_quantized import quantized
 
 VALUES: dict[str, Callable[[], Any]] = {
@@ -212,6 +213,26 @@ def test_load_and_slices(url: str) -> None:
         out = np.empty(300_000, np.float32)
         assert big.numpy(out=out) is out
         assert np.array_equal(out, expected["big"])
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_no_chunk_is_decoded_twice(whole: bool, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {f"{i:02}": np.random.default_rng(i).standard_normal(330_000).astype(np.float32) for i in range(14)}
+    store.commit("main", values)
+    decoded: list[int] = []
+
+    def counted(encoding: int, body: memoryview, out: memoryview) -> None:
+        decoded.append(len(out))
+        decode(encoding, body, out)
+
+    with store.checkout("main") as archive:
+        monkeypatch.setattr("tensorglot.store.packs.decode", counted)
+        if whole:
+            loaded = tg.load(archive)
+            assert all(np.array_equal(loaded[name], w) for name, w in values.items())
+        else:
+            assert bytes(archive.source.read(0, archive.source.size)) == b"".join(w.tobytes() for w in values.values())
+    assert sum(decoded) == sum(w.nbytes for w in values.values())
 
 
 def test_every_verb(url: str, tmp_path: Path) -> None:

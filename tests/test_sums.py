@@ -174,6 +174,31 @@ def test_a_failed_save_leaves_the_sidecar(path: Path) -> None:
     assert tg.verify(path).checksums > 0
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_an_interrupt_while_a_file_is_replaced(replaced: bool, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sidecar is put back beside the file that it describes, and beside no other."""
+    tg.verify(path, sums="write")
+    rename = os.rename
+    targets: list[str] = []
+
+    def interrupted(old: Any, new: Any, **folders: Any) -> None:
+        targets.append(os.path.basename(new))  # noqa: PTH119
+        if targets[-1] != path.name:
+            return rename(old, new, **folders)
+        assert not sidecar_path(path).exists()
+        if replaced:
+            rename(old, new, **folders)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tg.save(path, {"w": np.zeros(3)})
+    assert path.name in targets
+    assert sidecar_path(path).exists() is not replaced
+    assert len(list(path.parent.iterdir())) == 2 - replaced
+    assert tg.verify(path).ok
+
+
 @pytest.mark.parametrize("contents", [b"", b"xxh3 of something else"])
 def test_a_file_that_only_has_the_name_of_a_sidecar_is_left_alone(contents: bytes, path: Path) -> None:
     sidecar_path(path).write_bytes(contents)

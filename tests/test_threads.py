@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tensorglot.memory import scratch
-from tensorglot.threads import for_each, ordered_map
+from tensorglot.threads import batches, for_each, ordered_map
 
 NESTED = """
 from tensorglot.threads import for_each
@@ -66,3 +66,18 @@ def test_scratch_that_is_in_use_is_not_given_again() -> None:
         assert one is not two
     with scratch() as again:
         assert again is one
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "groups"),
+    [
+        ([10, 100, 1, 50, 49, 1, 300, 0], None, [[10], [100], [1, 50, 49], [1], [300], [0]]),
+        ([0, 0, 0, 0, 0], 2, [[0, 0], [0, 0], [0]]),
+        ([60, 60, 1, 1, 1], 2, [[60], [60, 1], [1, 1]]),
+        ([], 2, []),
+    ],
+)
+def test_batches_have_at_most_so_many_bytes_and_items_and_keep_the_order(
+    sizes: list[int], count: int | None, groups: list[list[int]]
+) -> None:
+    assert list(batches(sizes, int, 100, count)) == groups

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import tensorglot as tg
 from bounds import MB, allocated_nbytes, resident_nbytes
 from tensorglot.errors import FormatError, LimitError, TensorglotError
+from tensorglot.kernels import zstd_blocks
 from tensorglot.wire import zstd
 from tensorglot.wire.seektable import read_seek_table, seek_table
 from ztensor_builder import entry, file01, file1, file2
@@ -266,12 +267,6 @@ def test_pieces_have_one_size_and_join_to_the_whole(sizes: list[int], nbytes: in
     assert all(pieces)
 
 
-def test_batches_are_of_a_frame_at_most_and_keep_the_order() -> None:
-    sizes = [10, 1 << 20, 1, 1 << 19, 1 << 19, 1, 3 << 20, 0]
-    batches = list(zstd.batches(sizes, int))
-    assert batches == [[10], [1 << 20], [1, 1 << 19], [1 << 19, 1], [3 << 20], [0]]
-
-
 def small(data: bytes, **options: bool) -> bytes:
     return zstandard.ZstdCompressor(level=1, **options).compress(data)
 
@@ -287,19 +282,16 @@ NOT_ONE_FRAME: dict[str, tuple[bytes, str]] = {
     "a byte more, not declared": (small(TEXT + b"x", write_content_size=False), "zstd.size"),
     "a byte behind": (small(TEXT) + b"x", "zstd.magic"),
     "cut": (small(TEXT)[:-1], "zstd.ends"),
+    "damaged": (small(TEXT)[:-9] + bytes(9), "zstd.data"),
 }
 
 
 @pytest.mark.parametrize("case", NOT_ONE_FRAME)
 def test_a_frame_that_must_be_all(case: str) -> None:
     encoded, rule = NOT_ONE_FRAME[case]
-    for decode in (
-        lambda: zstd.decode_whole(memoryview(encoded), memoryview(bytearray(len(TEXT)))),
-        lambda: zstd.decode_new(memoryview(encoded), len(TEXT)),
-    ):
-        with pytest.raises(FormatError) as caught:
-            decode()
-        assert caught.value.rule == rule
+    with pytest.raises(FormatError) as caught:
+        zstd.decode_whole(memoryview(encoded), memoryview(bytearray(len(TEXT))))
+    assert caught.value.rule == rule
 
 
 @pytest.mark.parametrize("declared", [True, False])
@@ -308,7 +300,7 @@ def test_a_frame_that_is_all(size: int, declared: bool) -> None:
     data = (TEXT * (size // 200 + 1))[:size]
     encoded, out = small(data, write_content_size=declared), bytearray(size)
     zstd.decode_whole(memoryview(encoded), memoryview(out))
-    assert out == data == zstd.decode_new(memoryview(encoded), size)
+    assert out == data
 
 
 def test_a_seek_table_is_read_as_written() -> None:
@@ -383,3 +375,12 @@ def test_compressed_tensors_that_are_read_together_share_memory() -> None:
     loaded = tg.loads(tg.dumps(tensors, format="ztensor@0.1", compression="zstd"))
     assert all((loaded[name] == array).all() for name, array in tensors.items())
     assert len({id(array.base) for array in loaded.values()}) <= len(tensors) // 2
+
+
+def test_what_a_plain_frame_declares() -> None:
+    frame = small(TEXT)
+    assert zstd_blocks.declared(frame, 1 << 20) == len(TEXT)
+    assert zstd_blocks.declared(frame, len(TEXT) - 1) == -1
+    assert zstd_blocks.declared(frame + b"x", 1 << 20) == zstd_blocks.declared(frame[:-1], 1 << 20) == -1
+    for other in (small(TEXT, write_checksum=True), small(TEXT, write_content_size=False), b"", b"\x28\xb5\x2f\xfd"):
+        assert zstd_blocks.declared(other, 1 << 20) == -1

@@ -23,6 +23,7 @@ __all__ = [
     "REQUESTS",
     "Executor",
     "Lock",
+    "batches",
     "default_threads",
     "for_each",
     "for_each_request",
@@ -130,6 +131,23 @@ def _run(pool: Executor, work: Callable[[T], None], jobs: Iterable[T]) -> None:
 
         wait(futures)
         raise
+
+
+def batches(
+    items: Iterable[T], nbytes_of: Callable[[T], int], nbytes: int, count: int | None = None
+) -> Iterator[list[T]]:
+    """Consecutive items in groups for one thread each: of at most so many bytes and items, unless one has more."""
+    batch: list[T] = []
+    total = 0
+    for item in items:
+        size = nbytes_of(item)
+        if batch and (total + size > nbytes or len(batch) == count):
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += size
+    if batch:
+        yield batch
 
 
 def ordered_map(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.arguments import as_names
-from tensorglot.errors import TensorNotFound, UnsupportedError
+from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
 from tensorglot.extras import library
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import as_archive
@@ -42,7 +42,7 @@ def open(
     """The dense tensors of a source, or those in `names`, as Dask arrays. No tensor is read.
 
     `chunks` is what Dask takes: the size of a block as text, or its shape. A tensor that is
-    not an array is an error.
+    not an array, or that `chunks` cannot divide, is an error.
     """
     array = library("dask.array", "dask")
     source = locate(source, storage_options)
@@ -56,7 +56,11 @@ def open(
 
 def _array(array: Any, lazy: _Lazy, chunks: Any) -> dask.array.Array:
     meta: NDArray[Any] = np.empty((0,) * lazy.ndim, lazy.dtype)
-    made: dask.array.Array = array.from_array(lazy, chunks=chunks, name=False, asarray=False, meta=meta)
+    try:
+        made: dask.array.Array = array.from_array(lazy, chunks=chunks, name=False, asarray=False, meta=meta)
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        why = str(error).partition("\n")[0]
+        raise InputError(f"chunks cannot divide the tensor: {why}", rule="dask.chunks", tensor=lazy.name) from error
     return made
 
 
@@ -78,9 +82,9 @@ class _Lazy:
             )
         self.shape, self.dtype, self.ndim = tensor.shape, tensor.dtype, tensor.ndim
         self._reference = reference
-        self._name = name
+        self.name = name
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
         source = self._reference.source
         opened = source if isinstance(source, Archive) else _opened(self._reference)
-        return np.asarray(opened[self._name][index])
+        return np.asarray(opened[self.name][index])

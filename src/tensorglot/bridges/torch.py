@@ -136,7 +136,9 @@ def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
             values = unpack(pairs.reshape(-1), 2 * pairs.size, _FLOAT4)
             return values.reshape(*pairs.shape[:-1], 2 * pairs.shape[-1])
         raise UnsupportedError(f"PyTorch's {kind} is not supported", rule="torch.dtype", tensor=name)
-    plain = tensor.detach().cpu()
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if not plain.is_cpu:
+        plain = plain.cpu()
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
     array: NDArray[Any] = (plain if exchanged is None else plain.view(exchanged)).numpy()
@@ -160,7 +162,7 @@ def _array_type(dtype: torch.dtype) -> tuple[np.dtype[Any] | None, torch.dtype |
 
 def shared_array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     """An array over the memory of a tensor, to be written to."""
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         raise InputError(
             f"out is on {tensor.device}: load to the CPU, then copy_() to the device", rule="out.device", tensor=name
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tensorglot.arguments import check_flags
 from tensorglot.bridges.drop_in import format_for, their_errors
 from tensorglot.bridges.torch import array_type, as_device, from_numpy, to_numpy
 from tensorglot.bridges.torch_sharing import covering, sharing_groups, tied
@@ -48,6 +49,7 @@ def save_model(
     Tensors that overlap are refused unless one of them covers the others, and without
     `force_contiguous` those that are not contiguous. `options` are those of `tg.save`.
     """
+    check_flags(force_contiguous=force_contiguous)
     spec, version = for_target(filename, format_for(filename, format))
     state = _state(model)
     notes = dict(metadata or {})
@@ -92,6 +94,7 @@ def load_model(
     are tied to it. With `strict`, a missing or unexpected name is an error. The module
     stays unchanged unless all names and shapes match.
     """
+    check_flags(strict=strict)
     torch = library("torch", "torch")
     as_device(device)
     state = _state(model)
@@ -127,7 +130,7 @@ def _check_fit(archive: Archive, name: str, own: torch.Tensor) -> np.dtype[Any]:
         )
     shape, dtype = archive.array_type(name)
     wanted = tuple(own.shape)
-    if wanted and str(own.dtype).endswith("_x2"):
+    if wanted and array_type(own.dtype) is None and str(own.dtype).endswith("_x2"):
         wanted = (*wanted[:-1], 2 * wanted[-1])  # PyTorch counts pairs
     if shape != wanted or dtype is None:
         kind = str(own.dtype).removeprefix("torch.")
@@ -185,5 +188,5 @@ def _place(tensor: Tensor) -> list[tuple[object, ...]]:
 
 def _in_place(own: torch.Tensor, kind: np.dtype[Any]) -> bool:
     """Whether a tensor's memory can be read into as it is."""
-    plain = own.device.type == "cpu" and own.is_contiguous() and not own.is_conj() and not own.is_neg()
+    plain = own.is_cpu and own.is_contiguous() and not own.is_conj() and not own.is_neg()
     return plain and array_type(own.dtype) == kind

@@ -46,10 +46,10 @@ def sharing_groups(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
     before: list[tuple[str, int, str]] = []
     for device, low, high, name in extents:
         before = [one for one in before if one[0] == device and one[1] > low]
-        group = group_of[name] = {name}
         for _, _, other in before:
+            group = group_of.setdefault(name, {name})
             if other not in group and _overlap(state[name], state[other]):
-                group |= group_of[other]
+                group |= group_of.setdefault(other, {other})
                 group_of.update(dict.fromkeys(group, group))
         before.append((device, high, name))
     groups = {id(group): group for group in group_of.values() if len(group) > 1}

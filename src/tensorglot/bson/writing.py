@@ -30,7 +30,7 @@ from tensorglot.errors import InputError, escape
 from tensorglot.io.place import Place as FilePlace
 from tensorglot.io.place import as_place
 from tensorglot.io.target import open_target
-from tensorglot.operations._sidecar import drop_sidecar
+from tensorglot.operations._sidecar import SetAside
 from tensorglot.operations.save import save
 from tensorglot.operations.writer import Writer
 from tensorglot.wire.bson_vector import Row
@@ -166,9 +166,8 @@ def _write_file(file: FilePlace, survey: Survey, batches: Iterator[Embeddings]) 
     if is_parquet(file):
         write_parquet(file, survey.kinds, batches)
     elif is_dump(file):
-        with open_target(file) as target:
+        with open_target(file, around=SetAside(file)) as target:
             target.write(dump(batches))
-        drop_sidecar(file)
     else:
         _write_container(file, survey, batches)
 

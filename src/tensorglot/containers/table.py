@@ -16,7 +16,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tensorglot.arguments import as_path
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, did_you_mean, escape
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive, Verifier
@@ -474,7 +473,7 @@ def named(text: str) -> tuple[Format, str | None]:
 
 def for_target(target: object, format: str | None) -> tuple[Format, str]:
     """The spec and version to write: as named, or by the suffix of the target, if that is a path."""
-    path = as_path(target) if isinstance(target, (str, os.PathLike)) else ""
+    path = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else ""
     if format is not None:
         spec, version = named(format)
     else:

@@ -25,7 +25,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeAlias
 
-from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
 from tensorglot.io.pieces import COPY_NBYTES, Piece, Stored, join_small, read_pieces
@@ -69,7 +68,8 @@ class AtomicFile:
     A link at the target is followed, unless the caller derived the name itself
     (`follow=False`): then anything but a regular file is refused. With `expect` the
     target must still have that stamp when it is replaced. A `shared` one has a name from
-    the beginning (`path`), so that other processes can write to it.
+    the beginning (`path`), so that other processes can write to it. `around` is entered
+    when all is on disk, and left when the target is replaced.
     """
 
     stamp: Stamp | None = None
@@ -87,11 +87,13 @@ class AtomicFile:
         follow: bool = True,
         expect: Stamp | None = None,
         shared: bool = False,
+        around: contextlib.AbstractContextManager[object] | None = None,
     ) -> None:
-        self._target = Path(as_path(target))
+        self._target = Path(target)
         self._durable = durable
         self._shared = shared
         self._expect = expect
+        self._around = around or contextlib.nullcontext()
         resolved = self._target if not follow else Path(os.path.realpath(self._target))
         self._parent = Path(os.path.realpath(resolved.parent))
         self._name = resolved.name
@@ -219,7 +221,8 @@ class AtomicFile:
                 now = self._stat_target()
                 if now is None or stamp_of(now) != self._expect:
                     raise change_error(self._target)
-            os.rename(self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
+            with self._around:
+                os.rename(self._temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
         self._temporary = ""
         if self._durable:
             os.fsync(self._directory)

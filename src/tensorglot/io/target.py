@@ -40,15 +40,17 @@ def open_target(
     durable: bool = True,
     follow: bool = True,
     expect: Stamp | str | None = None,
+    around: AbstractContextManager[object] | None = None,
 ) -> AbstractContextManager[Target]:
-    """`expect` is the stamp of the file, or the ETag of the object, that may be replaced."""
+    """`expect` is the stamp of the file, or the ETag of the object, that may be replaced. `around`: see AtomicFile."""
     if isinstance(target, (str, os.PathLike)):
         place = as_place(target)
         if place.remote:
             from tensorglot.io.upload import Upload
 
             return Upload(place.text, place.options, expect=expect if isinstance(expect, str) else None)
-        return AtomicFile(place, durable=durable, follow=follow, expect=None if isinstance(expect, str) else expect)
+        stamp = None if isinstance(expect, str) else expect
+        return AtomicFile(place, durable=durable, follow=follow, expect=stamp, around=around)
     if not hasattr(target, "write"):
         raise InputError(f"target must be a path or a binary file, not {type(target).__name__}", rule="sink.target")
     if isinstance(target, io.TextIOBase):

@@ -314,6 +314,7 @@ def _scan_metadata(cursor: Cursor) -> object:
         return None
     pairs: dict[Any, Any] = {}
     start: cython.Py_ssize_t
+    # Invariant: `pairs` has the pairs before the cursor. `count` is at most half the bytes that are left.
     for _ in range(cursor.count(2)):
         start = cursor.position
         key: object = cursor.string() if cursor.text(cursor.size) else None
@@ -411,6 +412,8 @@ def _scan_dims(
         columns.reserve(rank)
     dims: cython.p_longlong = columns.dim
     filled: cython.Py_ssize_t = columns.filled
+    # Invariant: dims[columns.filled:filled] are the dims before the cursor, and there is room for all `rank`;
+    # after a fault nothing more is stored.
     for _ in range(rank):
         start = cursor.position
         dim = cursor.varint()

@@ -39,6 +39,7 @@ def gather(
     source: cython.p_const_uchar = uchars_in(data)
     target: cython.p_uchar = uchars_out(out)
     with cython.nogil:
+        # Invariant: the rows before are in `out`; a span is compared with the bounds of `data` before it is copied.
         for row in range(rows):
             if begins[row] < 0 or begins[row] > last:
                 wrong = row
@@ -58,6 +59,7 @@ def gather_payloads(
     data: cython.const[cython.uchar][::1]
     if nbytes < 0 or len(out) != len(payloads) * nbytes:
         return OTHER_SIZE, 0
+    # Invariant: the rows before are in `out`, which has room for one of `nbytes` from each payload.
     for row in range(len(payloads)):
         data = payloads[row]
         if len(data) != before + nbytes:

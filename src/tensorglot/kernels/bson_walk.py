@@ -347,6 +347,8 @@ def vectors(
     document: cython.Py_ssize_t = 0
     nbytes: cython.longlong
     unspent: cython.longlong
+    # Invariant: the documents before walk.at are counted in `document`, their vectors are in the first `rows`
+    # entries, and `budget` is what their paths have left. One that does not fit is taken back to `kept`, `unspent`.
     while walk.at < end:
         start = walk.at
         kept = rows
@@ -482,6 +484,7 @@ def arrays(
     found: cython.longlong
     nbytes: cython.longlong
     unspent: cython.longlong
+    # Invariant: as in `vectors`, with arrays of numbers in the first `rows` entries.
     while walk.at < end:
         start = walk.at
         kept = rows

@@ -999,6 +999,7 @@ def _scan_attributes(state: _Scan, name_nbytes: cython.Py_ssize_t) -> cython.int
     fault: cython.int
     if left < -1:
         return _NOT_MAP
+    # Invariant: the walk is before a key, and the pairs before it are checked; `left` pairs follow (-1: until a break).
     while _has_more(walk, left):
         left = left - 1 if left > 0 else left
         fault = _read_text(state)

@@ -27,6 +27,7 @@ def lookup3(data: bytes) -> cython.ulonglong:
     a: cython.ulonglong = (_START + left) & _MASK
     b: cython.ulonglong = a
     c: cython.ulonglong = a
+    # Invariant: the 12-byte blocks before `at` are mixed into a, b and c, each below 2**32; `left` bytes follow.
     while left > 12:
         a = (a + little(memory, at, 4)) & _MASK
         b = (b + little(memory, at + 4, 4)) & _MASK

@@ -374,6 +374,7 @@ def _scan_metadata(cursor: Cursor) -> object:
     cursor.take(0x7B)
     if cursor.ends(0x7D):
         return pairs
+    # Invariant: the cursor is before a key, and `pairs` has the pairs before it.
     while cursor.fault == 0:
         cursor.peek()
         start = cursor.position
@@ -408,6 +409,7 @@ def _scan_tensor(
     columns.dim_offset[row + 1] = columns.dim_offset[row]
     cursor.take(0x7B)
     opening = cursor.position - 1
+    # Invariant: the cursor is before a key; `seen` has the fields before it, whose values are in the columns.
     while cursor.fault == 0:
         field = _scan_field(cursor)
         if field & seen:

@@ -97,6 +97,7 @@ def _varint(source: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_
     value: cython.longlong = 0
     byte: cython.longlong
     shift: cython.int = 0
+    # Invariant: `value` has the `shift` bits of the bytes before `at`; shift < 63, so it is not negative.
     while at < end:
         byte = source[at]
         if byte < 128:
@@ -179,6 +180,8 @@ class Decoder:
         self.at = at
         self.end = len(source)
         self.beyond = beyond
+        # Invariant: the frames 0 to `top` are open, each with the values of its node that are still to be read;
+        # everything before `at` is decoded. It is where a call for more input goes on.
         while answer == 0 and self.top >= 0:
             if self.counts[self.top] == 0:
                 self.top -= 1
@@ -438,6 +441,7 @@ class Decoder:
         phase: cython.longlong
         node: cython.Py_ssize_t
         total: Any = 0
+        # Invariant: `total` is the least size of what the frames before still need.
         for frame in range(self.top + 1):
             node = self.stack[frame]
             if self.counts[frame] == 0:

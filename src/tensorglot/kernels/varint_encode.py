@@ -170,6 +170,8 @@ class Encoder:
         self.at = 0
         self.measuring = measuring
         self.end = _HUGE if measuring else len(out)
+        # Invariant: the frames 0 to `top` are open, each with the values of its node that are still to be written;
+        # at <= end, and everything before `at` is final. It is where a call with new room goes on.
         while answer == 0 and self.top >= 0:
             if self.counts[self.top] == 0:
                 self.top -= 1
@@ -387,6 +389,7 @@ class Encoder:
         i: cython.longlong = self.begins[frame]
         end: cython.longlong = i + self.counts[frame]
         answer: cython.int = 0
+        # Invariant: the positions before `i` are written, and at <= end.
         while i < end:
             if size > self.end - self.at:
                 answer = _MORE
@@ -414,6 +417,7 @@ class Encoder:
         phase: cython.longlong = self.phases[frame]
         child: cython.Py_ssize_t
         answer: cython.int = 0
+        # Invariant: the sequences before `i`, and the first `phase` children of the next, are written or pushed.
         while i < end:
             if phase == arity:
                 phase = 0
@@ -447,6 +451,7 @@ class Encoder:
         code: cython.longlong
         nbytes: cython.Py_ssize_t
         answer: cython.int = 0
+        # Invariant: the characters before `i` are written, and at <= end.
         while i < end:
             code = codes[i]
             if code > 0x10FFFF or 0xD800 <= code < 0xE000:

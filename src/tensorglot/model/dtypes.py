@@ -35,6 +35,15 @@ class DType:
         """Several elements share a byte at rest."""
         return self.bits < 8
 
+    @property
+    def kind(self) -> str:
+        """`bool`, `integer`, `real` or `complex`."""
+        if self.name == "bool":
+            return "bool"
+        if self.name.startswith("complex"):
+            return "complex"
+        return "integer" if self.name.startswith(("int", "uint")) else "real"
+
     def nbytes(self, count: int) -> int:
         """Bytes at rest of `count` elements."""
         return (count * self.bits + 7) // 8

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from itertools import accumulate, chain, count, pairwise
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,9 @@ from tensorglot.cached import cached_property
 from tensorglot.errors import escape
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.payload import Codec, Payload, Source
-from tensorglot.model.types.algebra import Type
+
+if TYPE_CHECKING:
+    from tensorglot.model.types.base import Type
 
 __all__ = [
     "UNKNOWN",

@@ -122,6 +122,11 @@ class BatchSource(Protocol):
         """
         ...
 
+
+@runtime_checkable
+class HeaderSource(Protocol):
+    """A source that does not read headers as fast one by one."""
+
     def read_many(self, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         """The bytes of several short spans, in the order of the source: headers that are far apart."""
         ...
@@ -129,7 +134,7 @@ class BatchSource(Protocol):
 
 def read_many_of(source: Source) -> Callable[[Sequence[int], Sequence[int]], list[bytes]] | None:
     """How to read many headers at once, if the source does not read them as fast one by one."""
-    return source.read_many if isinstance(source, BatchSource) else None
+    return source.read_many if isinstance(source, HeaderSource) else None
 
 
 @runtime_checkable
@@ -534,7 +539,7 @@ def location(payload: Payload | NDArray[Any]) -> tuple[object, ...]:
 def as_bytes(data: Any) -> memoryview:
     """The bytes of a C-contiguous buffer or array; ml_dtypes, which export no buffer, included."""
     if isinstance(data, np.ndarray):
-        data = data.reshape(-1).view(np.uint8)
+        return data.reshape(-1).view(np.uint8).data
     view = memoryview(data)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
 

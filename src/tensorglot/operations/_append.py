@@ -19,9 +19,8 @@ from tensorglot.io.local import change_error, file_stamp
 from tensorglot.io.place import Place
 from tensorglot.model.archive import Archive
 from tensorglot.operations._options import SaveOptions
-from tensorglot.operations._revise import append, revise, write_revision
+from tensorglot.operations._revise import Revised, refuse_sidecar
 from tensorglot.operations._shards import is_sharded
-from tensorglot.operations._sidecar import read_sidecar
 from tensorglot.operations.open import OpenOptions, open_source
 
 __all__ = ["Appended"]
@@ -68,19 +67,6 @@ class Appended:
             for name in added.index.names:
                 if name in archive:
                     raise InputError("another writer has added this name", rule="writer.name", tensor=name)
-            if read_sidecar(self.place, archive.limits) is not None:
-                raise UnsupportedError(
-                    "the file has a sidecar of checksums, which would not match",
-                    rule="edit.sidecar",
-                    path=self.place.text,
-                )
-            spec, version = named(self.format)
+            refuse_sidecar(archive, self.place)
             new = archive.metadata if metadata is None else {**(archive.metadata or {}), **metadata}
-            if direct and append(
-                archive, spec, version or "", self.place.text,
-                added=added, metadata=new, options=options, stamp=stamp, durable=options.durable,
-            ):  # fmt: skip
-                return
-            chunks, whole = revise(archive, spec, version or "", added=added, metadata=new, options=options)
-            total = int(whole.index.nbytes.sum())
-            write_revision(self.place, chunks, total, expect=stamp, durable=options.durable, progress=options.progress)
+            Revised.of(archive, added, new, options, in_place=direct).write(self.place, stamp, options)

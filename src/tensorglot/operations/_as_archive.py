@@ -2,7 +2,8 @@
 
 `coerce` turns each value into a tensor; nothing after it looks at the kind of a value
 again. If all values are plain arrays, which is the usual case, the columns of the index
-are computed at once and no Tensor is created.
+are computed at once and no Tensor is created. What other values need is imported when
+there is one.
 """
 
 from __future__ import annotations
@@ -19,14 +20,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensorglot.arguments import check_mapping
-from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, escape
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
-from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index, shape_columns, take_shapes
-from tensorglot.model.layouts import replace_attributes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Tensor
@@ -69,6 +67,8 @@ def collect(
         )
     index = _index_of_arrays(tensors)
     if index is None:
+        from tensorglot.model.builder import IndexBuilder
+
         builder = IndexBuilder(Limits(tensors=len(tensors)), "save")
         for name, value in tensors.items():
             builder.add_tensor(named_tensor(name, value))
@@ -88,7 +88,10 @@ def _revise(
         for name in attributes.keys() - index.positions.keys():
             raise InputError("attributes name a tensor that is not being saved", rule="save.attributes", tensor=name)
         given = {index.positions[name]: fields for name, fields in attributes.items()}
-        for position in given.keys() & index.layouts.keys():
+        described = given.keys() & index.layouts.keys()
+        if described:
+            from tensorglot.model.layouts import replace_attributes
+        for position in described:
             layout, own = index.layouts[position].name, index.attributes.get(position, {})
             given[position] = replace_attributes(layout, own, given[position], index.names[position])
         index = replace(index, attributes={**index.attributes, **given}, cids=None)
@@ -105,6 +108,8 @@ def named_tensor(name: str, value: Any) -> Tensor:
             rule="save.mapping",
             tensor=name,
         )
+    from tensorglot.dynd.coerce.anything import coerce
+
     return coerce(value, name=name)
 
 

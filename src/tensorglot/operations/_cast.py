@@ -27,10 +27,9 @@ from tensorglot.operations._elements import BLOCK_COUNT, elements
 from tensorglot.operations._jsonable import Record
 from tensorglot.threads import Executor, ordered_map
 
-__all__ = ["Cast", "CastCodec", "Kind", "cast", "cast_tensor", "kind_of"]
+__all__ = ["Cast", "CastCodec", "cast", "cast_tensor"]
 
 Array = NDArray[Any]
-Kind = str
 Values = Callable[[], Iterator[Array]]
 """Yields the values of a tensor in C order, piece by piece; may be called several times."""
 
@@ -60,28 +59,19 @@ class Cast(Record):
         )
 
 
-def kind_of(dtype: DType) -> Kind:
-    """`bool`, `integer`, `real` or `complex`."""
-    if dtype.name == "bool":
-        return "bool"
-    if dtype.name.startswith("complex"):
-        return "complex"
-    return "integer" if dtype.name.startswith(("int", "uint")) else "real"
-
-
 def cast(values: Array, old: DType, new: DType) -> tuple[Array, int, int]:
     """The values in the new type, how many were rounded, and how many overflowed."""
     with np.errstate(all="ignore"):
-        if kind_of(old) == "complex":
+        if old.kind == "complex":
             return _cast_complex(values, new)
-        if kind_of(new) == "complex":
+        if new.kind == "complex":
             half = np.float32 if new.name == "complex64" else np.float64
             real, rounded, overflowed = _cast_real(values, old, np.dtype(half))
             return real.astype(new.require_numpy()), rounded, overflowed
         if new.name == "bool":
             one = values != 0
             return one, int(np.count_nonzero(values.astype(np.float64) != one)), 0
-        if kind_of(new) == "integer":
+        if new.kind == "integer":
             return _cast_integer(values, old, new)
         return _cast_real(values, old, new.require_numpy())
 
@@ -97,7 +87,7 @@ def _cast_complex(values: Array, new: DType) -> tuple[Array, int, int]:
 def _cast_real(values: Array, old: DType, new: np.dtype[Any]) -> tuple[Array, int, int]:
     if (new == np.float64 and old.bits <= 32) or (new == np.float32 and old.bits <= 16):
         return values.astype(new), 0, 0
-    if kind_of(old) != "real":
+    if old.kind != "real":
         wide = values.astype(np.int64 if old.name.startswith("int") else np.uint64)
         cast_values = wide.astype(new)
         # A 64-bit integer may round up to 2**63 or 2**64, which no integer type can take back.
@@ -126,7 +116,7 @@ def _cast_integer(values: Array, old: DType, new: DType) -> tuple[Array, int, in
     signed = new.name.startswith("int")
     smallest = -(1 << new.bits - 1) if signed else 0
     largest = smallest + (1 << new.bits) - 1
-    if kind_of(old) == "real":
+    if old.kind == "real":
         wide = values.astype(np.float64)
         number = np.trunc(wide)
         low, high = number < float(smallest), number >= float(largest + 1)
@@ -199,7 +189,7 @@ def cast_tensor(tensor: Tensor, new: DType, *, strict: bool, executor: Executor 
     if tensor.layout == "dense":
         part = tensor.parts["data"]
         old = dtype_of(part.numpy_dtype(tensor.name))
-        if kind_of(old) == "complex" and kind_of(new) != "complex":
+        if old.kind == "complex" and new.kind != "complex":
             raise InputError(
                 f"a complex tensor cannot be cast to {new.name}: its imaginary part would be lost",
                 rule="cast.complex",

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.containers.table import Format, RowsFirst, WriteOptions
+from tensorglot.containers.table import RowsFirst
 from tensorglot.errors import TruncatedError
 from tensorglot.io.local import FileSource
 from tensorglot.io.place import Place
@@ -35,54 +35,40 @@ from tensorglot.model.index import Index
 from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.operations._conversion_plan import Plan, Step
 from tensorglot.operations._convert_archive import Account, make_archive
-from tensorglot.operations._convert_parts import upload_converted
-from tensorglot.operations._executor import JOB_NBYTES, Reference, batches, run_jobs
+from tensorglot.operations._convert_parts import Elsewhere, upload_converted
+from tensorglot.operations._executor import JOB_NBYTES, batches
 from tensorglot.operations._file_layout import RowPlace, file_layout, rows_layout
-from tensorglot.operations._options import SaveOptions
-from tensorglot.operations._progress import start_progress
-from tensorglot.operations._sidecar import drop_sidecar
+from tensorglot.operations._sidecar import SetAside
 from tensorglot.operations.save import write_archive
-from tensorglot.threads import Executor
 
 __all__ = ["convert_elsewhere"]
 
 
-def convert_elsewhere(
-    executor: Executor,
-    source: Reference,
-    target: Writable,
-    converted: Archive,
-    plan: Plan,
-    spec: Format,
-    settled: WriteOptions,
-    *,
-    strict: bool,
-) -> list[Account]:
+def convert_elsewhere(elsewhere: Elsewhere, target: Writable) -> list[Account]:
     """Writes the archive of a plan by workers. Returns what was done to values."""
-    jobs = _Jobs(executor, source, converted, plan, strict)
+    converted, plan, spec, settled = elsewhere.converted, elsewhere.plan, elsewhere.spec, elsewhere.settled
     if isinstance(target, Place):
         sources = {converted.source, *converted.index.sources.values()} - {None}
         read = next((found for one in sources if (found := version_read(one, target)) is not None), None)
         if target.remote:
-            etag = read if isinstance(read, str) else None
-            done = _upload(executor, source, target, converted, plan, spec, settled, strict=strict, expect=etag)
+            done = _upload(elsewhere, target, read if isinstance(read, str) else None)
             if done is not None:
                 return done
         elif spec.container.raw_rows:
             stamp = None if isinstance(read, str) else read
-            with AtomicFile(target, durable=plan.save.durable, expect=stamp, shared=True) as file:
+            durable = plan.save.durable
+            around = SetAside(target, durable=durable)
+            with AtomicFile(target, durable=durable, expect=stamp, shared=True, around=around) as file:
                 offsets = np.zeros(len(converted.index.dtypes), np.int64)
                 for chunk in file_layout(converted, spec, settled):
                     if isinstance(chunk, RowPlace):
                         offsets[chunk.row] = file.skip(chunk.nbytes)
                     else:
                         file.write([chunk])
-                accounts = jobs.run(file.path, offsets)
-            drop_sidecar(target)
-            return accounts
+                return _fill(elsewhere, file.path, offsets)
     with _staging_file(target) as path:
         index = _decoded(converted.index, plan)
-        accounts = jobs.run(path, index.begins)
+        accounts = _fill(elsewhere, path, index.begins)
         staged = FileSource(path)
         try:
             write_archive(target, Archive(index, staged), spec, settled, replace(plan.save, progress=None))
@@ -91,32 +77,20 @@ def convert_elsewhere(
     return accounts
 
 
-def _upload(
-    executor: Executor,
-    source: Reference,
-    target: Place,
-    converted: Archive,
-    plan: Plan,
-    spec: Format,
-    settled: WriteOptions,
-    *,
-    strict: bool,
-    expect: str | None,
-) -> list[Account] | None:
+def _upload(elsewhere: Elsewhere, target: Place, expect: str | None) -> list[Account] | None:
     """Uploads by workers; None if the format or the server does not allow it."""
     from tensorglot.io.multipart import multipart_upload
 
     upload = multipart_upload(target.text, target.options)
     if upload is None:
         return None
+    converted, spec, settled = elsewhere.converted, elsewhere.spec, elsewhere.settled
     if spec.container.raw_rows:
         layout: RowsFirst | Iterator[RowPlace | memoryview] | None = file_layout(converted, spec, settled)
     else:
         large = int(converted.index.nbytes.sum()) >= JOB_NBYTES
-        layout = rows_layout(_decoded(converted.index, plan), spec, settled) if large else None
-    if layout is None:
-        return None
-    return upload_converted(executor, source, upload, converted, plan, layout, strict=strict, expect=expect)
+        layout = rows_layout(_decoded(converted.index, elsewhere.plan), spec, settled) if large else None
+    return None if layout is None else upload_converted(elsewhere, upload, layout, expect)
 
 
 def _decoded(index: Index, plan: Plan) -> Index:
@@ -162,48 +136,29 @@ def _staging_file(target: Writable) -> Iterator[str]:
         Path(path).unlink(missing_ok=True)
 
 
-class _Jobs:
-    """The steps of a plan, cut into jobs."""
+def _fill(elsewhere: Elsewhere, path: str, offsets: NDArray[np.int64]) -> list[Account]:
+    """Writes all rows to their offsets of a file. The steps of the plan are cut into jobs."""
+    index, sent = elsewhere.converted.index, elsewhere.sent_plan
+    steps, row_offsets, nbytes = sent.steps, index.row_offsets.tolist(), index.nbytes
+    sizes = [int(nbytes[a:b].sum()) for a, b in pairwise(row_offsets)]
+    os.truncate(path, int((offsets + nbytes).max(initial=Path(path).stat().st_size)))
+    jobs, done = [], []
+    for part in batches(sizes):
+        rows = slice(row_offsets[part.start], row_offsets[part.stop])
+        plan = replace(sent, steps=tuple(replace(step, tied=None) for step in steps[part.start : part.stop]))
+        whole = (plan, elsewhere.strict, path, offsets[rows].tolist())
+        for piece in _pieces(index, plan.steps, rows, sizes[part.start]):
+            jobs.append((*whole, piece))
+            done.append(piece[1] - piece[0] if piece is not None else sum(sizes[part.start : part.stop]))
+    return [account for found in elsewhere.run(_write_rows, jobs, done) for account in found]
 
-    def __init__(self, executor: Executor, source: Reference, converted: Archive, plan: Plan, strict: bool) -> None:
-        self._executor = executor
-        self._source = source
-        self._index = converted.index
-        self._plan = replace(plan, save=SaveOptions(durable=plan.save.durable), metadata=None, losses=())
-        self._progress = plan.save.progress
-        self._strict = strict
 
-    def run(self, path: str, offsets: NDArray[np.int64]) -> list[Account]:
-        """Writes all rows to their offsets of a file."""
-        steps, row_offsets = self._plan.steps, self._index.row_offsets.tolist()
-        nbytes = self._index.nbytes
-        sizes = [int(nbytes[a:b].sum()) for a, b in pairwise(row_offsets)]
-        os.truncate(path, int((offsets + nbytes).max(initial=Path(path).stat().st_size)))
-        jobs, done = [], []
-        for part in batches(sizes):
-            rows = slice(row_offsets[part.start], row_offsets[part.stop])
-            plan = replace(self._plan, steps=tuple(replace(step, tied=None) for step in steps[part.start : part.stop]))
-            whole = (self._source, plan, self._strict, path, offsets[rows].tolist())
-            for piece in self._pieces(steps[part.start : part.stop], rows, sizes[part.start]):
-                jobs.append((*whole, piece))
-                done.append(piece[1] - piece[0] if piece is not None else sum(sizes[part.start : part.stop]))
-        accounts: list[Account] = []
-        total, reached = sum(done), 0
-        with start_progress(self._progress, "converting") as report:
-            for count, found in zip(done, run_jobs(self._executor, _write_rows, jobs), strict=True):
-                accounts += found
-                reached += count
-                if report is not None:
-                    report(reached, total)
-        return accounts
-
-    def _pieces(self, steps: Sequence[Step], rows: slice, nbytes: int) -> list[tuple[int, int] | None]:
-        """A large row that is copied without a checksum is cut into pieces; None is all that a job has."""
-        checksums = self._index.checksums
-        checked = checksums is not None and checksums[rows.start] is not None
-        if rows.stop - rows.start > 1 or steps[0].action != "copy" or checked or nbytes < 2 * JOB_NBYTES:
-            return [None]
-        return [(begin, min(begin + JOB_NBYTES, nbytes)) for begin in range(0, nbytes, JOB_NBYTES)]
+def _pieces(index: Index, steps: Sequence[Step], rows: slice, nbytes: int) -> list[tuple[int, int] | None]:
+    """A large row that is copied without a checksum is cut into pieces; None is all that a job has."""
+    checked = index.checksums is not None and index.checksums[rows.start] is not None
+    if rows.stop - rows.start > 1 or steps[0].action != "copy" or checked or nbytes < 2 * JOB_NBYTES:
+        return [None]
+    return [(begin, min(begin + JOB_NBYTES, nbytes)) for begin in range(0, nbytes, JOB_NBYTES)]
 
 
 def _write_rows(

@@ -13,13 +13,13 @@ digests of their rows, and the calling process uploads the index as the last par
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tensorglot.containers.table import RowsFirst
+from tensorglot.containers.table import Format, RowsFirst, WriteOptions
 from tensorglot.errors import TruncatedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, as_bytes, buffers
@@ -28,15 +28,16 @@ from tensorglot.operations._convert_archive import Account, make_archive
 from tensorglot.operations._executor import JOB_NBYTES, Reference, run_jobs
 from tensorglot.operations._file_layout import RowPlace
 from tensorglot.operations._options import SaveOptions
-from tensorglot.operations._progress import start_progress
+from tensorglot.operations._progress import count_off, start_progress
 from tensorglot.threads import Executor
 from tensorglot.wire import checksums
 
 if TYPE_CHECKING:
     from tensorglot.io.multipart import MultipartUpload
 
-__all__ = ["upload_converted"]
+__all__ = ["Elsewhere", "upload_converted"]
 
+T = TypeVar("T")
 _PART_NBYTES = 8 << 20
 """The least that is sent as one part; S3 asks for 5 MiB, but for the last."""
 _MOST_PARTS = 9_000
@@ -68,35 +69,50 @@ class _Span:
     first_part: int
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A conversion whose rows are made by workers."""
+
+    executor: Executor
+    source: Reference
+    converted: Archive
+    plan: Plan
+    spec: Format
+    settled: WriteOptions
+    strict: bool
+
+    @property
+    def sent_plan(self) -> Plan:
+        """What a worker needs of the plan, but for the steps."""
+        return replace(self.plan, save=SaveOptions(durable=self.plan.save.durable), metadata=None, losses=())
+
+    def run(self, work: Callable[..., T], jobs: Iterable[tuple[Any, ...]], nbytes: Sequence[int]) -> Iterator[T]:
+        """The results of jobs of so many bytes; the source is the first argument of each."""
+        found = run_jobs(self.executor, work, ((self.source, *job) for job in jobs))
+        with start_progress(self.plan.save.progress, "converting") as report:
+            yield from count_off(found, nbytes, report)
+
+
 def upload_converted(
-    executor: Executor,
-    source: Reference,
+    elsewhere: Elsewhere,
     upload: MultipartUpload,
-    converted: Archive,
-    plan: Plan,
     layout: Iterator[RowPlace | memoryview] | RowsFirst,
-    *,
-    strict: bool,
     expect: str | None,
 ) -> list[Account]:
     """Uploads the archive of a plan by workers. Returns what was done to values."""
+    converted, plan = elsewhere.converted, elsewhere.plan
     least = max(_PART_NBYTES, -(-int(converted.index.nbytes.sum()) // _MOST_PARTS))
     ended = layout if isinstance(layout, RowsFirst) else None
     spans = list(_cut(_segments(converted, plan, layout, max(JOB_NBYTES, least)), least, last=ended is None))
-    sent = replace(plan, save=SaveOptions(), metadata=None, losses=())
+    sent = elsewhere.sent_plan
     begun = upload.begin()
     try:
-        jobs = ((source, *_own_steps(span, sent), strict, begun) for span in spans)
+        jobs = ((*_own_steps(span, sent), elsewhere.strict, begun) for span in spans)
         accounts, etags, digests = [], [], []
-        total, done = sum(sum(span.sizes) for span in spans), 0
-        with start_progress(plan.save.progress, "converting") as report:
-            for span, sent_span in zip(spans, run_jobs(executor, _upload_span, jobs), strict=True):
-                accounts += sent_span.accounts
-                etags += sent_span.etags
-                digests += sent_span.digests
-                done += sum(span.sizes)
-                if report is not None:
-                    report(done, total)
+        for sent_span in elsewhere.run(_upload_span, jobs, [sum(span.sizes) for span in spans]):
+            accounts += sent_span.accounts
+            etags += sent_span.etags
+            digests += sent_span.digests
         if ended is not None:
             etags.append(begun.send(len(etags) + 1, b"".join(map(as_bytes, buffers(ended.end(digests))))))
         begun.complete(etags, expect)

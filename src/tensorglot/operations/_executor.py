@@ -26,7 +26,7 @@ from tensorglot.operations._as_archive import Given
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.threads import Executor
 
-__all__ = ["JOB_NBYTES", "Reference", "batches", "can_send", "refer_to", "run_jobs"]
+__all__ = ["JOB_NBYTES", "Reference", "batches", "can_send", "name_batches", "refer_to", "run_jobs"]
 
 JOB_NBYTES = 16 << 20
 """What a worker reads in one job: long enough that sending it costs nothing."""
@@ -102,6 +102,14 @@ def batches(nbytes: Sequence[int], most: int = JOB_NBYTES) -> Iterator[range]:
             first, together = i + 1, 0
     if first < len(nbytes):
         yield range(first, len(nbytes))
+
+
+def name_batches(
+    names: Sequence[str], nbytes: Sequence[int], most: int = JOB_NBYTES
+) -> tuple[list[Sequence[str]], list[int]]:
+    """The names of each batch of tensors, and the bytes of each."""
+    ranges = list(batches(nbytes, most))
+    return [names[part.start : part.stop] for part in ranges], [sum(nbytes[part.start : part.stop]) for part in ranges]
 
 
 def run_jobs(executor: Executor, work: Callable[..., T], jobs: Iterable[tuple[Any, ...]]) -> Iterator[T]:

@@ -181,11 +181,16 @@ def _one_row(memory: memoryview, row: int) -> Rows:
 
 def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:
     """The arrays of the caller by row."""
-    given = {}
-    for row in rows.tolist() if out else ():
-        array = out.get(index.names[row])
+    given: dict[int, NDArray[Any]] = {}
+    if not out:
+        return given
+    dims, offsets = take_shapes(index.dims, index.dim_offsets, rows)
+    sizes, bounds = dims.tolist(), pairwise(offsets.tolist())
+    for row, code, (begin, end) in zip(rows.tolist(), index.dtypes[rows].tolist(), bounds, strict=True):
+        name = index.names[row]
+        array = out.get(name)
         if array is not None:
-            check_out(array, index.shape(row), TABLE[index.dtypes[row]].require_numpy(), index.names[row])
+            check_out(array, tuple(sizes[begin:end]), TABLE[code].require_numpy(), name)
             given[row] = array
     return given
 

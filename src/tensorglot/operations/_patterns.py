@@ -17,7 +17,6 @@ from tensorglot.arguments import as_names, check_mapping
 from tensorglot.errors import InputError, TensorNotFound, escape
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.names import check_name
-from tensorglot.operations._cast import kind_of
 
 __all__ = [
     "DTypes",
@@ -138,4 +137,4 @@ def settle_dtypes(dtype: DTypes, names: Sequence[str]) -> NewDType:
         chosen = {name: dtype_of(new, name) for name, new in by_pattern(patterns, names).items()}
         return lambda name, old: None if old is None or chosen.get(name) is old else chosen.get(name)
     new = dtype_of(dtype)
-    return lambda name, old: None if old is None or new is old or kind_of(new) != kind_of(old) else new
+    return lambda name, old: None if old is None or new is old or new.kind != old.kind else new

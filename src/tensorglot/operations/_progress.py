@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from tensorglot.errors import InputError, human_nbytes
 from tensorglot.memory import cut
 from tensorglot.model.payload import Chunk, Span, as_bytes
 
-__all__ = ["Progress", "bar", "follow", "start_progress"]
+__all__ = ["Progress", "bar", "count_off", "follow", "start_progress"]
+
+T = TypeVar("T")
 
 _FOLLOWED_NBYTES = 32 << 20
 """Larger chunks are cut, so that progress is visible."""
@@ -33,6 +35,16 @@ def start_progress(progress: Progress | bool | None, what: str) -> Iterator[Prog
         yield progress
     else:
         raise InputError(f"progress must be a function or True, not {type(progress).__name__}", rule="progress.kind")
+
+
+def count_off(results: Iterable[T], nbytes: Sequence[int], report: Progress | None) -> Iterator[T]:
+    """The same results; after each, progress is reported of so many bytes."""
+    total, done = sum(nbytes), 0
+    for size, result in zip(nbytes, results, strict=True):
+        yield result
+        done += size
+        if report is not None:
+            report(done, total)
 
 
 @contextmanager

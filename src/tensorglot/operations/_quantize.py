@@ -27,7 +27,6 @@ from tensorglot.model.layouts import QUANT_GROUP
 from tensorglot.model.payload import Buffer, Encoded, as_bytes, copy_range
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.model.types.algebra import dense
-from tensorglot.operations._cast import kind_of
 from tensorglot.operations._dequantize import can_dequantize, real_values
 from tensorglot.operations._elements import elements
 from tensorglot.operations._jsonable import Record
@@ -164,7 +163,7 @@ def scheme_of(text: str, tensor: str | None = None) -> Scheme:
 
 def why_not(scheme: Scheme, dtype: DType | None, layout: str, shape: tuple[int, ...]) -> str | None:
     """Why a tensor cannot be quantized; None if it can."""
-    if layout == "dense" and (dtype is None or dtype.numpy is None or kind_of(dtype) != "real"):
+    if layout == "dense" and (dtype is None or dtype.numpy is None or dtype.kind != "real"):
         return "only real values can be quantized"
     if layout != "dense" and not can_dequantize(layout):
         return "its real values cannot be computed"

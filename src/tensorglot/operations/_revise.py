@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from tensorglot.containers.table import Format, PerTensor, Revision, WriteOptions
+from tensorglot.containers.table import Format, PerTensor, Revision, WriteOptions, named
 from tensorglot.errors import Hint, UnsupportedError
 from tensorglot.io.in_place import append_tail
 from tensorglot.io.local import FileSource, Stamp
@@ -29,81 +29,92 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, as_bytes
 from tensorglot.operations._options import AUTO, SaveOptions
-from tensorglot.operations._progress import Progress, follow
+from tensorglot.operations._progress import follow
+from tensorglot.operations._sidecar import SetAside, read_sidecar
 from tensorglot.operations.save import prepare
 
-__all__ = ["append", "inherited_options", "revise", "write_revision"]
+__all__ = ["Revised", "inherited_options", "refuse_sidecar", "sidecar_error", "write_revision"]
 
 
-def revise(
-    archive: Archive,
-    spec: Format,
-    version: str,
-    *,
-    added: Archive,
-    drop: Collection[str] = (),
-    metadata: Mapping[str, Any] | None,
-    options: SaveOptions,
-) -> tuple[Iterator[Chunk], Archive]:
-    """The chunks of the new file, and the archive that they are of. What the format cannot store is refused.
+@dataclass(frozen=True, slots=True)
+class Revised:
+    """An archive with other tensors, all of which its format can store."""
 
-    A new tensor takes the place of one of the same name.
-    """
-    names = _names(archive, added, drop)
-    whole = _combine(archive, added, names, metadata)
-    prepare(whole, spec, version, SaveOptions(checksum=None))
-    settled = prepare(added, spec, version, options)
-    if spec.container.revise is not None:
-        return spec.container.revise(archive, Revision(names, added, metadata, settled)), whole
-    return spec.write(whole, _options_of_all(archive, added, spec, settled)), whole
+    archive: Archive
+    spec: Format
+    whole: Archive
+    """With the tensors that stay and the new ones."""
+    revision: Revision
+    in_place: bool
 
+    @classmethod
+    def of(
+        cls,
+        archive: Archive,
+        added: Archive,
+        metadata: Mapping[str, Any] | None,
+        options: SaveOptions,
+        drop: Collection[str] = (),
+        *,
+        in_place: bool,
+    ) -> Revised:
+        """What the format cannot store is refused. A new tensor takes the place of one of the same name."""
+        spec, version = named(archive.format)
+        if in_place and (spec.container.append is None or version not in spec.appends):
+            raise UnsupportedError(
+                f"{archive.format} cannot be edited in place",
+                rule="edit.in_place",
+                hint=Hint("leave out in_place", "leave out --in-place"),
+            )
+        dropped = set(drop)
+        names = [name for name in archive.index.names if name not in dropped]
+        existing = set(names)
+        names += [name for name in added.index.names if name not in existing]
+        whole = _combine(archive, added, names, metadata)
+        prepare(whole, spec, version or "", SaveOptions(checksum=None))
+        settled = prepare(added, spec, version or "", options)
+        return cls(archive, spec, whole, Revision(names, added, metadata, settled), in_place)
 
-def append(
-    archive: Archive,
-    spec: Format,
-    version: str,
-    path: str,
-    *,
-    added: Archive,
-    drop: Collection[str] = (),
-    metadata: Mapping[str, Any] | None,
-    options: SaveOptions,
-    stamp: Stamp,
-    durable: bool,
-) -> Stamp | None:
-    """Makes the same changes behind the end of the file. Returns its new stamp; None if a copy is better."""
-    if spec.container.append is None or version not in spec.appends:
-        raise UnsupportedError(
-            f"{archive.format} cannot be edited in place",
-            rule="edit.in_place",
-            hint=Hint("leave out in_place", "leave out --in-place"),
-        )
-    names = _names(archive, added, drop)
-    whole = _combine(archive, added, names, metadata)
-    prepare(whole, spec, version, SaveOptions(checksum=None))
-    settled = prepare(added, spec, version, options)
-    chunks = spec.container.append(archive, Revision(names, added, metadata, settled))
-    if chunks is None:
-        return None
-    with open_spool(path) as spool:
-        held: Chunk = b""
-        for chunk in chunks:
-            write_stream(spool, [held])
-            held = chunk
-        spool.flush()
-        tail = FileSource(os.dup(spool.fileno()))
-        try:
-            return append_tail(path, tail, bytes(as_bytes(held)), expect=stamp, durable=durable)
-        finally:
-            tail.close()
+    def write(self, place: Place, expect: Stamp | str, options: SaveOptions) -> bool:
+        """Changes the file or object, which must still have the stamp or the ETag. Whether that was done in place."""
+        if self.in_place and not isinstance(expect, str) and self.append(place.text, expect, durable=options.durable):
+            return True
+        if self.spec.container.revise is not None:
+            chunks = self.spec.container.revise(self.archive, self.revision)
+        else:
+            chunks = self.spec.write(self.whole, self._options_of_all())
+        write_revision(place, chunks, int(self.whole.index.nbytes.sum()), expect, options)
+        return False
 
+    def append(self, path: str, stamp: Stamp, *, durable: bool) -> Stamp | None:
+        """Makes the changes behind the end of the file. Returns its new stamp; None if a copy is better."""
+        assert self.spec.container.append is not None  # noqa: S101
+        chunks = self.spec.container.append(self.archive, self.revision)
+        if chunks is None:
+            return None
+        with open_spool(path) as spool:
+            held: Chunk = b""
+            for chunk in chunks:
+                write_stream(spool, [held])
+                held = chunk
+            spool.flush()
+            tail = FileSource(os.dup(spool.fileno()))
+            try:
+                return append_tail(path, tail, bytes(as_bytes(held)), expect=stamp, durable=durable)
+            finally:
+                tail.close()
 
-def _names(archive: Archive, added: Archive, drop: Collection[str]) -> list[str]:
-    """The names of all tensors in their new order."""
-    dropped = set(drop)
-    names = [name for name in archive.index.names if name not in dropped]
-    existing = set(names)
-    return names + [name for name in added.index.names if name not in existing]
+    def _options_of_all(self) -> WriteOptions:
+        """Tensors that stay are compressed as they were."""
+        added, settled = self.revision.added, self.revision.options
+        compressed = {
+            name: encoding
+            for name in self.archive.index.names
+            if name not in added and (encoding := self.archive[name].encoding) in self.spec.compression
+        }
+        new = {name: settled.compression.of(name) for name in added.index.names}
+        checksums = {name: settled.checksum.of(name) for name in added.index.names}
+        return replace(settled, compression=PerTensor(None, {**compressed, **new}), checksum=PerTensor(None, checksums))
 
 
 def _combine(archive: Archive, added: Archive, names: Sequence[str], metadata: Mapping[str, Any] | None) -> Archive:
@@ -115,49 +126,42 @@ def _combine(archive: Archive, added: Archive, names: Sequence[str], metadata: M
     return archive.with_index(joined.take(np.array(order, np.int64)))
 
 
-def _options_of_all(archive: Archive, added: Archive, spec: Format, settled: WriteOptions) -> WriteOptions:
-    """Tensors that stay are compressed as they were."""
-    compressed = {
-        name: encoding
-        for name in archive.index.names
-        if name not in added and (encoding := archive[name].encoding) in spec.compression
-    }
-    new = {name: settled.compression.of(name) for name in added.index.names}
-    checksums = {name: settled.checksum.of(name) for name in added.index.names}
-    return replace(
-        settled,
-        compression=PerTensor(None, {**compressed, **new}),
-        checksum=PerTensor(None, checksums),
+def refuse_sidecar(archive: Archive, place: Place) -> None:
+    """Checksums beside a file would not be those of its new tensors."""
+    if read_sidecar(place, archive.limits) is not None:
+        raise sidecar_error(place)
+
+
+def sidecar_error(place: Place) -> UnsupportedError:
+    return UnsupportedError(
+        "the file has a sidecar of checksums, which would not match: verify the file, remove the sidecar, and "
+        "write it again afterwards",
+        rule="edit.sidecar",
+        path=place.shown,
     )
 
 
-def inherited_options(archive: Archive, names: Iterable[str], spec: Format, version: str) -> SaveOptions:
+def inherited_options(archive: Archive, names: Iterable[str], options: SaveOptions) -> SaveOptions:
     """New tensors get the compression and checksum algorithm of the tensors that they replace."""
+    spec, version = named(archive.format)
     compression: dict[str, str | None] = {}
     checksum: dict[str, str | None] = {}
     for name in names:
-        if name not in archive:
-            continue
         old = archive[name]
         compression[name] = next((kind for kind in spec.compression if kind in old.encoding), None)
         algorithm = (old.checksum or "").partition(":")[0]
-        checksum[name] = algorithm if algorithm in spec.checksums_in(version) else AUTO
-    return SaveOptions(compression=compression or None, checksum=checksum or AUTO)
+        checksum[name] = algorithm if algorithm in spec.checksums_in(version or "") else AUTO
+    return replace(options, compression=compression or None, checksum=checksum or AUTO)
 
 
 def write_revision(
-    place: Place,
-    chunks: Iterator[Chunk],
-    total: int,
-    *,
-    expect: Stamp | str,
-    durable: bool,
-    progress: Progress | bool | None,
+    place: Place, chunks: Iterator[Chunk], total: int, expect: Stamp | str, options: SaveOptions
 ) -> Stamp | None:
     """Replaces the file or object, which must still have the stamp or the ETag. Returns the new stamp of a file."""
+    around = SetAside(place, durable=options.durable)
     with (
-        follow(chunks, total, progress, "copying") as followed,
-        open_target(place, durable=durable, expect=expect) as target,
+        follow(chunks, total, options.progress, "copying") as followed,
+        open_target(place, durable=options.durable, expect=expect, around=around) as target,
     ):
         if isinstance(target, Upload):
             target.reserve(total)

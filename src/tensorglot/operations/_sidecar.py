@@ -17,17 +17,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
 from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, LimitError, TruncatedError
-from tensorglot.io.local import add_path_to_errors, change_error, file_stamp, stamp_of
+from tensorglot.io.local import Stamp, add_path_to_errors, change_error, file_stamp, stamp_of
 from tensorglot.io.place import Place, as_place
-from tensorglot.io.sink import Writable
+from tensorglot.io.sink import Writable, temporary_name
 from tensorglot.io.source import source_for
 from tensorglot.io.target import open_target
 from tensorglot.limits import Limits
@@ -40,11 +42,11 @@ from tensorglot.operations._elements import blocks
 from tensorglot.wire.checksums import Checksum, hasher, parse
 
 __all__ = [
+    "SetAside",
     "Sums",
     "check_rest",
     "check_sidecar",
     "check_target",
-    "drop_sidecar",
     "move_sidecar",
     "read_sidecar",
     "sidecar_of",
@@ -103,24 +105,73 @@ def move_sidecar(archive: Archive, file: Place, sums: Sums) -> None:
     _write(archive, file, sums.tensors, sums.rest.partition(":")[0])
 
 
-def drop_sidecar(target: Writable) -> None:
-    """Removes the sidecar of a file that has been replaced, since it has the checksums of the old contents.
+class SetAside:
+    """While a file is replaced, its sidecar has a temporary name; then it is removed, since it describes the old file.
 
-    One that cannot be removed is an error when the file is read, not here, where it is already saved.
+    So a kill leaves a file without a sidecar, and never one beside the sidecar of another, which could not be read.
     """
-    if not isinstance(target, (str, os.PathLike)) or (file := as_place(target)).remote:
-        return
-    path = f"{file.text}{SUFFIX}"
-    if not os.access(path, os.F_OK):
-        return
-    with suppress(OSError):
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def __init__(self, target: Writable, *, durable: bool = True) -> None:
+        file = as_place(target) if isinstance(target, (str, os.PathLike)) else None
+        self._file = "" if file is None or file.remote else file.text
+        self._path = f"{self._file}{SUFFIX}"
+        self._folder = os.path.dirname(self._path) or "."  # noqa: PTH120
+        self._durable = durable
+        self._aside = ""
+        self._stamp: Stamp | None = None
+
+    def __enter__(self) -> Self:
+        if not self._file or not os.access(self._path, os.F_OK) or not _is_sidecar(self._path):
+            return self
+        self._stamp = self._stamp_now()
+        self._aside = os.path.join(self._folder, temporary_name())  # noqa: PTH118
         try:
-            ours = os.pread(fd, len(_MAGIC), 0) == _MAGIC
-        finally:
-            os.close(fd)
-        if ours:
-            Path(path).unlink()
+            os.rename(self._path, self._aside)  # noqa: PTH104
+            if self._durable:
+                _sync(self._folder)
+        except BaseException:
+            self.put_back()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and self._stamp_now() == self._stamp:
+            self.put_back()
+        elif self._aside:
+            with suppress(OSError):  # the file is replaced
+                os.unlink(self._aside)  # noqa: PTH108
+
+    def _stamp_now(self) -> Stamp | None:
+        try:
+            return stamp_of(os.stat(self._file))  # noqa: PTH116
+        except FileNotFoundError:
+            return None
+
+    def put_back(self) -> None:
+        """The file has not changed."""
+        aside, self._aside = self._aside, ""
+        if aside:
+            with suppress(FileNotFoundError):
+                os.rename(aside, self._path)  # noqa: PTH104
+
+
+def _is_sidecar(path: str) -> bool:
+    """Whether it is one of ours: what else has the name, links included, is left alone."""
+    if not stat.S_ISREG(os.stat(path, follow_symlinks=False).st_mode):  # noqa: PTH116
+        return False
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, len(_MAGIC), 0) == _MAGIC
+    finally:
+        os.close(fd)
+
+
+def _sync(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _write(archive: Archive, file: Place, tensors: Mapping[Key, str], algorithm: str) -> None:

@@ -25,6 +25,7 @@ from tensorglot.operations._cast import Cast
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
 from tensorglot.operations._convert_archive import make_archive
 from tensorglot.operations._convert_elsewhere import convert_elsewhere
+from tensorglot.operations._convert_parts import Elsewhere
 from tensorglot.operations._executor import can_send, refer_to
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
@@ -138,7 +139,8 @@ def convert(
             warnings.warn(text, LossWarning, stacklevel=2)
         if executor is not None and can_send(source):
             reference = refer_to(source, archive, opening)
-            accounts = convert_elsewhere(executor, reference, target, converted, plan, spec, settled, strict=strict)
+            elsewhere = Elsewhere(executor, reference, converted, plan, spec, settled, strict)
+            accounts = convert_elsewhere(elsewhere, target)
         else:
             write_archive(target, converted, spec, settled, plan.save)
             accounts = [replace(codec.account, tensor=name) for name, codec in codecs.items()]

@@ -9,7 +9,7 @@ by the columns of both indexes, before any Tensor is made.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -22,10 +22,10 @@ from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import EXACT, Comparison, Tolerance, compare, compare_streams
 from tensorglot.operations._dequantize import can_dequantize, real_values
 from tensorglot.operations._equal_rows import find_equal_rows
-from tensorglot.operations._executor import JOB_NBYTES, batches, refer_to, run_jobs
+from tensorglot.operations._executor import JOB_NBYTES, name_batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._places import locate_each
-from tensorglot.operations._progress import Progress, start_progress
+from tensorglot.operations._progress import Progress, count_off, start_progress
 from tensorglot.operations.open import OpenOptions
 from tensorglot.threads import Executor, ordered_map
 
@@ -131,26 +131,21 @@ def diff(
         known = one.index.positions
         names = [*one, *(name for name in two if name not in known)]
         nbytes = [*one.index.tensor_nbytes.tolist(), *([0] * (len(names) - len(one)))]
-        total, done, equal = sum(nbytes), 0, 0
-        changes = list(metadata_changes(one, two))
-        ranges = list(batches(nbytes, _BATCH_NBYTES if executor is None else JOB_NBYTES))
-        parts = [names[part.start : part.stop] for part in ranges]
+        equal, changes = 0, list(metadata_changes(one, two))
+        parts, sizes = name_batches(names, nbytes, _BATCH_NBYTES if executor is None else JOB_NBYTES)
         if executor is None:
             results = ordered_map(lambda part: tensor_changes(part, one, two, tolerance), parts)
         else:
             both = refer_to(a, one, options), refer_to(b, two, options)
             results = run_jobs(executor, tensor_changes, [(part, *both, tolerance) for part in parts])
         with start_progress(progress, "comparing") as report:
-            for part, found in zip(ranges, results, strict=True):
+            for part, found in zip(parts, count_off(results, sizes, report), strict=True):
                 equal += len(part) - len({change.tensor for change in found})
                 changes += found
-                done += sum(nbytes[part.start : part.stop])
-                if report is not None:
-                    report(done, total)
         return Diff((one.format, two.format), len(names), equal, tuple(changes))
 
 
-def tensor_changes(names: list[str], one: Archive, two: Archive, tolerance: Tolerance = EXACT) -> list[Change]:
+def tensor_changes(names: Sequence[str], one: Archive, two: Archive, tolerance: Tolerance = EXACT) -> list[Change]:
     """The changes of some tensors. Most are equal, which their rows tell."""
     equal = find_equal_rows(one, two, names)
     others = [name for name in names if name not in equal] if len(equal) < len(names) else []

@@ -40,9 +40,9 @@ from tensorglot.operations._jsonable import Record
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress
-from tensorglot.operations._revise import append, inherited_options, revise, write_revision
+from tensorglot.operations._revise import Revised, inherited_options, refuse_sidecar, sidecar_error, write_revision
 from tensorglot.operations._shards import is_sharded
-from tensorglot.operations._sidecar import Sums, check_target, move_sidecar, read_sidecar
+from tensorglot.operations._sidecar import SetAside, Sums, check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.operations.save import check_metadata
 
@@ -110,25 +110,27 @@ def edit(
         spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
         old = dict(archive.metadata or {})
         new = _changed(old, metadata, removed, spec)
+        save = SaveOptions(durable=durable, progress=progress)
         if tensors:
-            return _change_tensors(place, archive, tensors, new, spec, version, expect, durable, progress, in_place)
+            return _change_tensors(place, archive, tensors, new, expect, save, in_place)
         if new == old:
             return Edit(archive.format, new, changed=False, in_place=False)
         sums = _sidecar_to_move(place, archive)
         chunks = _chunks(archive, new, spec, version)
         written: Stamp | None = None
         if in_place and not isinstance(expect, str):
-            if version in spec.appends:
-                written = append(
-                    archive, spec, version, place.text,
-                    added=collect({}), metadata=new, options=SaveOptions(), stamp=expect, durable=durable,
-                )  # fmt: skip
-            else:
-                written = _write_tail(place.text, archive, chunks, expect, durable)
+            with SetAside(place, durable=durable) as aside:
+                if version in spec.appends:
+                    revised = Revised.of(archive, collect({}), new, save, in_place=True)
+                    written = revised.append(place.text, expect, durable=durable)
+                    if written is None:
+                        aside.put_back()
+                else:
+                    written = _write_tail(place.text, archive, chunks, expect, durable)
         placed = written is not None
         if not placed:
             total = int((archive.index.ends - archive.index.begins).sum())
-            written = write_revision(place, chunks, total, expect=expect, durable=durable, progress=progress)
+            written = write_revision(place, chunks, total, expect, save)
         if sums is not None:
             with open_source(place, OpenOptions(archive.format, verify="never", limits=options.limits)) as edited:
                 if file_stamp(edited.source) != written:
@@ -171,17 +173,9 @@ def _sidecar_to_move(place: Place, archive: Archive) -> Sums | None:
     sums = read_sidecar(place, archive.limits)
     if sums is not None:
         if place.remote:
-            raise _sidecar_error()
+            raise sidecar_error(place)
         check_target(place)
     return sums
-
-
-def _sidecar_error() -> UnsupportedError:
-    return UnsupportedError(
-        "the file has a sidecar of checksums, which would not match: verify the file, remove the sidecar, and "
-        "write it again afterwards",
-        rule="edit.sidecar",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,34 +211,22 @@ def _change_tensors(
     archive: Archive,
     changes: _Changes,
     metadata: Mapping[str, Any],
-    spec: Format,
-    version: str,
     expect: Stamp | str,
-    durable: bool,
-    progress: Progress | bool | None,
+    save: SaveOptions,
     in_place: bool,
 ) -> Edit:
     changes.check(archive)
     kept = metadata if metadata or archive.metadata is not None else None
     added = collect({**changes.replace, **changes.add})
-    options = inherited_options(archive, changes.replace, spec, version)
-    if read_sidecar(place, archive.limits) is not None:
-        raise _sidecar_error()
-    appended = None
-    if in_place and not isinstance(expect, str):
-        appended = append(
-            archive, spec, version, place.text,
-            added=added, drop=changes.drop, metadata=kept, options=options, stamp=expect, durable=durable,
-        )  # fmt: skip
-    if appended is None:
-        chunks, whole = revise(archive, spec, version, added=added, drop=changes.drop, metadata=kept, options=options)
-        total = int(whole.index.nbytes.sum())
-        write_revision(place, chunks, total, expect=expect, durable=durable, progress=progress)
+    refuse_sidecar(archive, place)
+    options = inherited_options(archive, changes.replace, save)
+    revised = Revised.of(archive, added, kept, options, changes.drop, in_place=in_place)
+    placed = revised.write(place, expect, save)
     return Edit(
         archive.format,
         metadata,
         changed=True,
-        in_place=appended is not None,
+        in_place=placed,
         replaced=tuple(changes.replace),
         dropped=changes.drop,
         added=tuple(changes.add),

@@ -19,11 +19,11 @@ from tensorglot.model.dtypes import TABLE
 from tensorglot.model.types.algebra import dense
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._executor import JOB_NBYTES, batches, refer_to, run_jobs
+from tensorglot.operations._executor import JOB_NBYTES, name_batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._places import locate
-from tensorglot.operations._progress import Progress, start_progress
+from tensorglot.operations._progress import Progress, count_off, start_progress
 from tensorglot.operations._small_rows import small_rows
 from tensorglot.operations.open import OpenOptions
 from tensorglot.operations.verify import Problem
@@ -86,21 +86,16 @@ def identify(
         index = archive.index
         names = select_names(index.names, select)
         sizes = index.tensor_nbytes[[index.positions[name] for name in names]].tolist()
-        ranges = list(batches(sizes, _BATCH_NBYTES if executor is None else JOB_NBYTES))
-        parts = [names[part.start : part.stop] for part in ranges]
+        parts, sizes = name_batches(names, sizes, _BATCH_NBYTES if executor is None else JOB_NBYTES)
         if executor is None:
             results: Iterator[_Found] = (_identify(archive, part) for part in parts)
         else:
             reference = refer_to(source, archive, options)
             results = run_jobs(executor, _identify, [(reference, part) for part in parts])
-        total, done = sum(sizes), 0
-        for part, (cids, wrong, unknown) in zip(ranges, results, strict=True):
+        for cids, wrong, unknown in count_off(results, sizes, report):
             found |= cids
             problems += wrong
             unsupported += unknown
-            done += sum(sizes[part.start : part.stop])
-            if report is not None:
-                report(done, total)
     cid = None if problems else str(block_cid(checkpoint_block(found), DAG_CBOR))
     texts = dict(zip(found, cid_texts(list(found.values())), strict=True))
     return Identity(cid, texts, tuple(problems), tuple(unsupported))

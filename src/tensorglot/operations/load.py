@@ -28,7 +28,6 @@ from tensorglot.model.index import Index
 from tensorglot.model.payload import Encoded, Memory, Threaded
 from tensorglot.model.strided import Strided
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, Part, Tensor
-from tensorglot.model.types.algebra import Bytes, String, TypeType
 from tensorglot.operations._load_rows import is_plain, is_shared, load_rows, view_rows
 from tensorglot.operations._outputs import output_arrays
 from tensorglot.operations._places import locate
@@ -166,9 +165,11 @@ def _rows(index: Index, names: Iterable[str] | None) -> NDArray[np.int64]:
 
 def _all_direct(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> bool:
     """Whether all arrays of the caller are contiguous. An array for a tensor that is not read is an error."""
-    names = [index.names[row] for row in rows.tolist()] if out else []
-    for name in out.keys() - set(names):
-        raise TensorNotFound.among(name, names)
+    if out:
+        every = len(rows) == len(index.names)
+        names = (index.positions if every else dict.fromkeys(index.names[row] for row in rows.tolist())).keys()
+        for name in out.keys() - names:
+            raise TensorNotFound.among(name, names)
     return all(array.flags.c_contiguous for array in out.values())
 
 
@@ -219,7 +220,11 @@ def _read_parts(tensor: Tensor) -> NDArray[Any] | Tensor:
     A string or bytes value stays a tensor: as an array it would be numbers.
     """
     held = replace(tensor, parts={name: _read_part(part, tensor.name) for name, part in tensor.parts.items()})
-    if tensor.layout == NESTED and not isinstance(tensor.type, String | Bytes | TypeType):
+    if tensor.layout != NESTED:
+        return held
+    from tensorglot.model.types.algebra import Bytes, String, TypeType
+
+    if not isinstance(tensor.type, String | Bytes | TypeType):
         with suppress(UnsupportedError):
             return held.numpy()
     return held

@@ -18,16 +18,14 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
-from tensorglot.model.layouts import user_attributes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Span, as_bytes
 from tensorglot.model.tensor import NESTED
-from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, follow
-from tensorglot.operations._sidecar import drop_sidecar
+from tensorglot.operations._sidecar import SetAside
 
 __all__ = ["check_metadata", "dumps", "prepare", "save", "save_archive", "write_archive"]
 
@@ -98,11 +96,11 @@ def write_archive(
     with follow(spec.write(archive, settled), total, options.progress, "saving") as chunks:
         sources = {archive.source, *archive.index.sources.values()} - {None}
         read = next((stamp for source in sources if (stamp := version_read(source, target)) is not None), None)
-        with open_target(target, durable=options.durable, expect=read) as file:
+        around = SetAside(target, durable=options.durable)
+        with open_target(target, durable=options.durable, expect=read, around=around) as file:
             if not settled.compression.choices or (isinstance(target, Place) and target.remote):
                 file.reserve(total)
             file.write(chunks)
-    drop_sidecar(target)
 
 
 def _warn_of_copies(archive: Archive, spec: Format, stacklevel: int) -> None:
@@ -149,8 +147,12 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
                 tensor=index.names[position],
             )
         if layout.name == NESTED:
+            from tensorglot.model.types.text import text_of
+
             text_of(layout.type)
     for position in () if spec.attributes else index.attributes:
+        from tensorglot.model.layouts import user_attributes
+
         if user_attributes(index, position):
             name = index.names[position]
             raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)

@@ -23,11 +23,11 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._dequantize import values_by_part
 from tensorglot.operations._distribution import Distribution, Tally
-from tensorglot.operations._executor import batches, refer_to, run_jobs
+from tensorglot.operations._executor import name_batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._places import locate
-from tensorglot.operations._progress import Progress, start_progress
+from tensorglot.operations._progress import Progress, count_off, start_progress
 from tensorglot.operations._small_stats import Numbers, small_stats
 from tensorglot.operations.open import OpenOptions
 from tensorglot.operations.verify import Problem
@@ -129,17 +129,12 @@ def stats(
             return Stats(archive.format, tuple(_rows(archive, names, report)))
         reference = refer_to(source, archive, options)
         sizes = archive.index.tensor_nbytes[[archive.index.positions[name] for name in names]].tolist()
-        rows: list[TensorStats] = []
-        parts = list(batches(sizes))
-        jobs = [(reference, names[part.start : part.stop]) for part in parts]
-        for part, found in zip(parts, run_jobs(executor, _list_rows, jobs), strict=True):
-            rows += found
-            if report is not None:
-                report(sum(sizes[: part.stop]), sum(sizes))
-        return Stats(archive.format, tuple(rows))
+        parts, sizes = name_batches(names, sizes)
+        found = run_jobs(executor, _list_rows, [(reference, part) for part in parts])
+        return Stats(archive.format, tuple(row for rows in count_off(found, sizes, report) for row in rows))
 
 
-def _list_rows(archive: Archive, names: list[str]) -> list[TensorStats]:
+def _list_rows(archive: Archive, names: Sequence[str]) -> list[TensorStats]:
     """The job of a worker."""
     return list(_rows(archive, names, None))
 

@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
+from tensorglot.arguments import as_integer
 from tensorglot.errors import TensorglotError
 from tensorglot.model.archive import Archive
 from tensorglot.operations.diff import metadata_changes
@@ -47,6 +48,7 @@ class Viewer:
     def __init__(
         self, archive: Archive, name: str, port: int = 0, *, other: Archive | None = None, other_name: str = ""
     ) -> None:
+        port = as_integer(port, "port", "view.port", 0, 65535)
         self._cards = Cards(archive, other, cells_for(1))
         self._names = self._cards.names
         self._token = secrets.token_urlsafe(24)

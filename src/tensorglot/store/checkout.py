@@ -42,7 +42,7 @@ from tensorglot.store.columns import ArrayColumns, dense_index, parse_columns
 from tensorglot.store.manifest import Entry, Manifest, Node
 from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_arrays, parse_tensor
 from tensorglot.store.packs import Packs
-from tensorglot.threads import Lock, for_each
+from tensorglot.threads import Lock, batches, for_each
 from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, DIGEST_NBYTES, RAW
 
 __all__ = [
@@ -67,9 +67,8 @@ _KEPT_CHUNKS = 16
 _SMALL_NBYTES = 16 << 10
 """Arrays below this size are read together, if there are some of them: they lie in groups."""
 _FEW, _TOGETHER = 8, 4096
-_THREAD_CHUNKS = 4
+_THREAD_NBYTES = 4 * CHUNK_NBYTES
 """What one thread reads and decodes at a time."""
-_THREAD_NBYTES = _THREAD_CHUNKS * CHUNK_NBYTES
 SPARE_NBYTES = 16 << 30
 """Chunks may repeat without end: what a small store may say to hold, of zeros for instance. Of links, each of which
 is followed, only a chunk."""
@@ -124,20 +123,30 @@ class ArraySource(BaseSource):
         if offset + nbytes > self.size:
             raise self.truncation_error(offset, nbytes)
         out = allocate(nbytes, offset)
-        if nbytes <= _THREAD_NBYTES:
-            self.read_into(offset, out)
-        else:
-            # Cut where chunks of the first array end, so that none of them is decoded twice.
-            begin = self._begins[bisect_right(self._begins, offset) - 1]
-            first = offset - (offset - begin) % CHUNK_NBYTES + _THREAD_NBYTES
-            cuts = [offset, *range(first, offset + nbytes, _THREAD_NBYTES)]
-            ends = [*cuts[1:], offset + nbytes]
-            for_each(
-                lambda span: self.read_into(span[0], out[span[0] - offset : span[1] - offset]),
-                zip(cuts, ends, strict=True),
-                self.concurrency,
-            )
+        self.read_together([offset], [out], lambda *filled: None)
         return out
+
+    def read_together(
+        self, begins: Sequence[int], outs: Sequence[memoryview], filled: Callable[[int, int, int], None]
+    ) -> None:
+        def work(batch: list[tuple[int, int, int]]) -> None:
+            for i, begin, end in batch:
+                self.read_into(begins[i] + begin, outs[i][begin:end])
+                filled(i, begin, end)
+
+        spans = [(i, *span) for i, out in enumerate(outs) for span in self._cut(begins[i], len(out))]
+        for_each(work, batches(spans, lambda span: span[2] - span[1], _THREAD_NBYTES, _TOGETHER), self.concurrency)
+
+    def _cut(self, offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
+        """Begin and end of what one thread reads at a time, cut where a chunk ends: none is decoded twice."""
+        begin = 0
+        while begin < nbytes:
+            end = begin + _THREAD_NBYTES
+            if end < nbytes:
+                array = self._begins[bisect_right(self._begins, offset + end) - 1]
+                end -= (offset + end - array) % CHUNK_NBYTES
+            yield begin, min(end, nbytes)
+            begin = end
 
     def read_into(self, offset: int, out: memoryview) -> None:
         if offset + len(out) > self.size:
@@ -156,8 +165,8 @@ class ArraySource(BaseSource):
                 whole += self._read_array(position, start, out[done : done + nbytes])
             done += nbytes
             position += 1
-        for first in range(0, len(whole), _THREAD_CHUNKS):
-            self._packs.read_each(whole[first : first + _THREAD_CHUNKS])
+        for batch in batches(whole, lambda chunk: len(chunk[1]), _THREAD_NBYTES):
+            self._packs.read_each(batch)
 
     def _read_small(self, position: int, out: memoryview) -> tuple[int, int]:
         """Arrays from a position on that are small and end within `out`, together; the next position, and the bytes."""

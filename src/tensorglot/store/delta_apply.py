@@ -16,7 +16,7 @@ not its base.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,7 +38,7 @@ from tensorglot.store.delta_file import (
     wrong_result,
 )
 from tensorglot.store.delta_targets import Target, targets_of
-from tensorglot.threads import for_each
+from tensorglot.threads import batches, for_each
 
 __all__ = ["apply"]
 
@@ -144,7 +144,7 @@ class _Work:
                 self._apply(target, bodies[target, position])
 
         try:
-            for_each(work, _batches(list(bodies)))
+            for_each(work, _batches(bodies))
             self._compare()
         except BaseException:
             for_each(self._undo, self._begun)
@@ -194,15 +194,5 @@ def _hash(batch: list[Place]) -> None:
         target.digests[position] = blake3(target.chunk(position)).digest()
 
 
-def _batches(places: Sequence[Place]) -> Iterator[list[Place]]:
-    batch: list[Place] = []
-    nbytes = 0
-    for place in places:
-        size = len(place[0].chunk(place[1]))
-        if batch and (nbytes + size > _TOGETHER_NBYTES or len(batch) == _TOGETHER_COUNT):
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(place)
-        nbytes += size
-    if batch:
-        yield batch
+def _batches(places: Iterable[Place]) -> Iterator[list[Place]]:
+    return batches(places, lambda place: len(place[0].chunk(place[1])), _TOGETHER_NBYTES, _TOGETHER_COUNT)

@@ -29,7 +29,7 @@ from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
-from tensorglot.operations._sidecar import drop_sidecar
+from tensorglot.operations._sidecar import SetAside
 from tensorglot.operations.save import prepare
 from tensorglot.operations.verify import Report
 from tensorglot.store import encodings
@@ -83,9 +83,9 @@ def patch(
         patched = _patched(file, archive, report)
         settled = prepare(patched, spec, version, SaveOptions())
         chunks = spec.write(patched, settled)
-        with open_target(target, durable=durable, expect=read) as out:
+        around = SetAside(target, durable=durable)
+        with open_target(target, durable=durable, expect=read, around=around) as out:
             out.write(chunks)
-    drop_sidecar(target)
     return Report(f"{spec.name}@{version}", len(patched), int(patched.index.nbytes.sum()))
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -166,15 +167,6 @@ class _Body(NamedTuple):
                 raise _malformed(error.message) from error
         return out
 
-    def decode_new(self) -> bytes | bytearray:
-        """The same, in memory of its own: small chunks are decoded without another copy."""
-        if not self.nbytes:
-            return b""
-        try:
-            return zstd.decode_new(self.frame, self.nbytes)
-        except FormatError as error:
-            raise _malformed(error.message) from error
-
 
 def _parse_delta(encoding: int, body: memoryview, nbytes: int) -> _Body:
     if encoding not in IS_DELTA:
@@ -206,10 +198,12 @@ def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
 
 def _patch(deltas: Sequence[_Body], out: memoryview, *, undo: bool = False) -> None:
     """Applies sparse deltas of words of one width."""
-    data = b"".join([each.decode_new() for each in deltas])
     table = [(each.gaps, each.values, each.encoding == Encoding.SPARSE_DIFFERENCE, 0, 0, 0) for each in deltas]
-    with scratch() as memory:
-        room = memory.room(len(data), 0)
+    ends = list(accumulate(each.nbytes for each in deltas))
+    with scratch() as memory, scratch() as other:
+        data, room = memory.room(ends[-1], 0), other.room(ends[-1], 0)
+        for each, end in zip(deltas, ends, strict=True):
+            each.decode(data[end - each.nbytes : end])
         if not planes.patch(data, np.array(table, np.int64).reshape(-1), deltas[0].width, undo, room, out):
             raise _wrong_gaps()
     for each in deltas:

@@ -11,11 +11,11 @@ chunk is stored in full instead where a chain of deltas would cost too much to r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -36,12 +36,10 @@ from tensorglot.store.packs import Packs
 from tensorglot.store.session import SMALL_NBYTES, Delta, Session
 from tensorglot.store.small import TINY_NBYTES, ingest_small, small_tensors
 from tensorglot.store.units import Unit, comparable, element_nbytes, tensor_node, units_of
-from tensorglot.threads import ordered_map
+from tensorglot.threads import batches, ordered_map
 from tensorglot.wire.cid import CHUNK_NBYTES, CID, RAW, ChunkTree
 
 __all__ = ["Previous", "Value", "ingest", "ingest_value"]
-
-T = TypeVar("T")
 
 _BATCH_COUNT, _BATCH_NBYTES = 4096, 4 * CHUNK_NBYTES
 """Chunks that one thread takes at a time: their bases lie together, and are read at once."""
@@ -126,10 +124,9 @@ def ingest(session: Session, archive: Archive, previous: Previous | None, seen: 
                 error.tensor = tensor.name
                 raise
 
-    for batch in ordered_map(lambda batch: _make(batch, session.packs), _batches(chunks(), _nbytes)):
-        for made in batch:
-            _write(session, made)
-            seen(len(made.data))
+    for made in _make_all(chunks(), session.packs):
+        _write(session, made)
+        seen(len(made.data))
     for position, values in stored.items():
         links[position] = _link(session, archive.tensor_at(position), list(map(partial(_array, session), values)))
     # Code points are in the order of their UTF-8.
@@ -139,9 +136,8 @@ def ingest(session: Session, archive: Archive, previous: Previous | None, seen: 
 def ingest_value(session: Session, tensor: Tensor) -> CID:
     """Stores one value that is not sparse or quantized; returns the link of its array node."""
     value = _Stored(Unit(tensor.name, "data", tensor), None, _tree(session))
-    for batch in ordered_map(lambda batch: _make(batch, session.packs), _batches(value.chunks(), _nbytes)):
-        for made in batch:
-            _write(session, made)
+    for made in _make_all(value.chunks(), session.packs):
+        _write(session, made)
     return _array(session, value)
 
 
@@ -163,22 +159,11 @@ def _array(session: Session, value: _Stored) -> CID:
     return session.put(ArrayNode(text_of(value.type), value.nbytes, value.tree.root()).encode())
 
 
-def _nbytes(chunk: _Chunk) -> int:
-    return len(chunk.data)
-
-
-def _batches(items: Iterable[T], nbytes_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """What one thread takes at a time."""
-    batch: list[T] = []
-    nbytes = 0
-    for item in items:
-        if batch and (nbytes + nbytes_of(item) > _BATCH_NBYTES or len(batch) == _BATCH_COUNT):
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(item)
-        nbytes += nbytes_of(item)
-    if batch:
-        yield batch
+def _make_all(chunks: Iterator[_Chunk], packs: Packs) -> Iterator[_Made]:
+    """Hashes and encodes chunks on all threads."""
+    jobs = batches(chunks, lambda chunk: len(chunk.data), _BATCH_NBYTES, _BATCH_COUNT)
+    for batch in ordered_map(lambda batch: _make(batch, packs), jobs):
+        yield from batch
 
 
 def _make(batch: list[_Chunk], packs: Packs) -> list[_Made]:
@@ -186,7 +171,7 @@ def _make(batch: list[_Chunk], packs: Packs) -> list[_Made]:
     made = [_Made(chunk.value, digest, chunk.data, known=True) for chunk, digest in zip(batch, digests, strict=True)]
     known = packs.contains(digests)
     new = [(at, _base(batch[at], packs)) for at in range(len(batch)) if not known[at]]
-    for group in _batches(new, lambda item: 0 if item[1] is None else item[1].nbytes):
+    for group in batches(new, lambda item: 0 if item[1] is None else item[1].nbytes, _BATCH_NBYTES):
         with scratch() as memory:
             olds = _read_bases([base for _, base in group], packs, memory)
             for (at, base), old in zip(group, olds, strict=True):

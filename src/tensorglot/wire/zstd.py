@@ -11,19 +11,20 @@ Encoded bytes come from a function, `read(offset, nbytes)`. Knows no tensor and 
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import accumulate
-from typing import IO, TypeAlias, TypeVar, cast
+from typing import IO, TypeAlias, cast
 
 import zstandard
 
 from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError
 from tensorglot.kernels import zstd_blocks
-from tensorglot.threads import for_each, ordered_map
+from tensorglot.threads import batches, for_each, ordered_map
 
 __all__ = [
     "FRAME_NBYTES",
@@ -31,12 +32,10 @@ __all__ = [
     "Frame",
     "Read",
     "ahead",
-    "batches",
     "compress",
     "compress_planes",
     "decode_frame",
     "decode_into",
-    "decode_new",
     "decode_stream",
     "decode_whole",
     "decoded_chunks",
@@ -44,10 +43,7 @@ __all__ = [
     "scan",
 ]
 
-T = TypeVar("T")
-
 Buffer: TypeAlias = bytes | bytearray | memoryview
-
 Read: TypeAlias = Callable[[int, int], memoryview]
 """`read(offset, nbytes)`: exactly that many of the encoded bytes."""
 
@@ -73,8 +69,6 @@ _SKIP_NBYTES = 64 << 10
 """Bytes decoded at a time to skip them."""
 _AHEAD_NBYTES = 24 << 20
 """Bytes that threads decode or compress in advance."""
-_AT_ONCE_NBYTES = 96 << 10
-"""Larger results are decoded in place: new memory of that size has pages that are not mapped yet."""
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
 _SMALL_NBYTES = 4096
@@ -206,7 +200,7 @@ def decoded_chunks(read: Read, frames: Sequence[Frame], nbytes: int) -> Iterator
     _check_total(frames, nbytes)
     largest = max((_AHEAD_NBYTES if frame.nbytes is None else frame.nbytes for frame in frames), default=0)
     if len(frames) > 1 and largest <= _AHEAD_NBYTES // 4:
-        several = batches(frames, lambda frame: frame.nbytes or 0)
+        several = batches(frames, lambda frame: frame.nbytes or 0, FRAME_NBYTES)
         most = _AHEAD_NBYTES // max(largest, FRAME_NBYTES)
         for chunks in ordered_map(lambda batch: [_whole(read, frame) for frame in batch], several, ahead=most):
             yield from chunks
@@ -325,7 +319,7 @@ def _decode_at_once(read: Read, frames: Sequence[Frame], offset: int, out: memor
         for frame, start, piece in batch:
             decode_frame(read, frame, frame.nbytes or 0, start, piece)
 
-    for_each(decode, batches(jobs, lambda job: job[0].nbytes or 0))
+    for_each(decode, batches(jobs, lambda job: job[0].nbytes or 0, FRAME_NBYTES))
 
 
 def _decode_in_turn(read: Read, frames: Sequence[Frame], nbytes: int, offset: int, out: memoryview) -> None:
@@ -487,10 +481,10 @@ def compress_planes(planes: Sequence[Buffer]) -> bytes:
 
 def decode_whole(encoded: memoryview, out: memoryview) -> None:
     """Decodes one frame that must fill `out` exactly, and be nothing but that frame."""
-    data = _decode_declared(encoded, len(out))
-    if data is not None:
-        out[:] = data
-        return
+    if zstd_blocks.declared(encoded, _KEPT_WINDOW) == len(out) > 0:
+        with contextlib.suppress(zstandard.ZstdError):  # below, what is wrong is found
+            if _kept.decompressor.stream_reader(encoded).readinto(out) == len(out):
+                return
 
     def read(offset: int, nbytes: int) -> memoryview:
         return encoded[offset : offset + nbytes]
@@ -500,30 +494,6 @@ def decode_whole(encoded: memoryview, out: memoryview) -> None:
         raise FormatError("expected exactly one zstd frame", rule="zstd.frames", offset=0)
     _check_total(frames, len(out))
     decode_frame(read, frames[0], len(out), 0, out)
-
-
-def decode_new(encoded: memoryview, nbytes: int) -> bytes | bytearray:
-    """The same, as bytes of its own: small frames are decoded without another copy."""
-    data = _decode_declared(encoded, nbytes)
-    if data is not None:
-        return data
-    out = bytearray(nbytes)
-    decode_whole(encoded, memoryview(out))
-    return out
-
-
-def _decode_declared(encoded: memoryview, nbytes: int) -> bytes | None:
-    """Decodes a small frame that declares its size, by one call. None for any other, to be scanned."""
-    if not 0 < nbytes <= _AT_ONCE_NBYTES or len(encoded) < 5 or encoded[4] & _RESERVED:
-        return None
-    try:
-        declared = zstandard.get_frame_parameters(encoded)
-        if declared.content_size != nbytes or declared.dict_id or declared.window_size > _KEPT_WINDOW:
-            return None
-        data = _kept.decompressor.decompress(encoded, allow_extra_data=False)
-    except zstandard.ZstdError:
-        return None
-    return data if len(data) == nbytes else None
 
 
 def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
@@ -546,20 +516,6 @@ def _context_nbytes(level: int) -> int:
 def ahead(level: int) -> int:
     """Returns how many frames may be compressed in advance, given the memory of each."""
     return max(1, _AHEAD_NBYTES // (_context_nbytes(level) + 2 * FRAME_NBYTES))
-
-
-def batches(items: Iterable[T], nbytes: Callable[[T], int]) -> Iterator[list[T]]:
-    """Groups consecutive items up to the size of a frame, so that each group is worth a thread."""
-    batch: list[T] = []
-    total = 0
-    for item in items:
-        if batch and total + nbytes(item) > FRAME_NBYTES:
-            yield batch
-            batch, total = [], 0
-        batch.append(item)
-        total += nbytes(item)
-    if batch:
-        yield batch
 
 
 def pieces(chunks: Iterable[Buffer], nbytes: int = FRAME_NBYTES) -> Iterator[Buffer]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from tensorglot.arguments import as_path
+from tensorglot.arguments import as_path, check_flags
 from tensorglot.bridges.dcp.targets import FolderTarget, StoreTarget, Target
 from tensorglot.bridges.dcp.torch_side import array_of, dtype_name, encode_value, metadata_module, register
 from tensorglot.containers.dcp.manifest import Manifest
@@ -46,6 +46,7 @@ class Writer:
         durable: bool = True,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
+        check_flags(durable=durable)
         register(Writer, "StorageWriter")
         self._spec, self._version = for_target(None, format)
         if not self._spec.names:

@@ -27,7 +27,7 @@ _LEAST_PAIR_NBYTES = 13
 _LEAST_TENSOR_NBYTES = 24
 _WIDTHS = {kind: np.dtype(name).itemsize for kind, name in SCALARS.items()}
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
-_LAYOUTS = {order + code: struct.Struct(order + code) for order in "<>" for code in _CODES.values()}
+_LAYOUTS = {order + code: struct.Struct(order + code) for order in "<>" for code in (*_CODES.values(), "IQ")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,19 @@ class _Cursor(Fetched):
 
     order = "<"
 
+    def numbers(self, codes: str) -> tuple[Any, ...]:
+        layout = _LAYOUTS[self.order + codes]
+        return layout.unpack(self.take(layout.size))
+
     def number(self, code: str) -> Any:
-        layout = _LAYOUTS[self.order + code]
-        return layout.unpack(self.take(layout.size))[0]
+        return self.numbers(code)[0]
 
     def count(self, least_nbytes: int, rule: str) -> int:
         """Reads the number of items that take at least `least_nbytes` each."""
-        count: int = self.number("Q")
+        return self.checked(self.number("Q"), least_nbytes, rule)
+
+    def checked(self, count: int, least_nbytes: int, rule: str) -> int:
+        """A count that was just read."""
         if count and count * least_nbytes > self.left:
             raise FormatError(
                 f"count of {count} exceeds the remaining {self.left} bytes",
@@ -141,10 +147,11 @@ def _value(cursor: _Cursor, kind: int, depth: int) -> Any:
         raise LimitError(
             f"metadata arrays nested deeper than {DEPTH} levels", rule="gguf.metadata.depth", offset=cursor.position
         )
-    kind = cursor.number("I")
+    kind, count = cursor.numbers("IQ")
+    cursor.checked(count, _WIDTHS.get(kind, 8), "metadata.length")
     if kind in SCALARS:
-        return typed(_numbers(cursor, kind, cursor.count(_WIDTHS[kind], "metadata.length")), kind)
-    return typed([_value(cursor, kind, depth - 1) for _ in range(cursor.count(8, "metadata.length"))], kind)
+        return typed(_numbers(cursor, kind, count), kind)
+    return typed([_value(cursor, kind, depth - 1) for _ in range(count)], kind)
 
 
 def _string(cursor: _Cursor) -> str | bytes:

@@ -17,7 +17,10 @@ from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
 __all__ = ["flatten"]
 
 DEPTH = 64
-_SCALARS = (type(None), bool, int, float, str, bytes)
+_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
+_TEXTS = frozenset({str, bytes})
+_BYTES = frozenset({type(None), bool})
+"""What takes one byte of a pickle."""
 
 
 def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
@@ -25,48 +28,43 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, An
     if isinstance(root, TENSORS):
         return {UNNAMED: root}, None
     found: dict[str, Any] = {}
-    visits = 1000 + pickle_nbytes // 2
+    nbytes = 2000 + pickle_nbytes
     letters = 8 * pickle_nbytes + (4 << 20)
     left: list[Iterator[tuple[str, Any]]] = [iter([("", root)])]
     """What is still to visit, of each container on the way to the value."""
     while left:
-        name, value = next(left[-1], (None, None))
-        if name is None:
-            left.pop()
-            continue
         depth = len(left) - 1
-        if isinstance(value, (list, tuple)):
-            visits -= len(value)
-            letters -= len(name) * len(value) + sum(len(item) for item in value if isinstance(item, (str, bytes)))
-            if visits < 0 or letters < 0 or depth > DEPTH:
-                raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
-        children = _children(value)
-        if children is not None:
-            left.append(_named(f"{name}." if depth else "", children))
-        elif name in found:
-            raise FormatError(
-                "duplicate name: the keys of two values are equal when joined by dots",
-                rule="pt.name.duplicate",
-                tensor=name,
-            )
-        else:
+        for name, value in left[-1]:
+            if type(value) in (list, tuple, Pairs) and value:
+                types = set(map(type, value))
+                nbytes -= 2 * len(value)  # a pickle has two bytes or more for a value that nothing shares
+                if types & _BYTES:
+                    nbytes += sum(type(item) in _BYTES for item in value)
+                letters -= len(name) * len(value)
+                if types & _TEXTS:
+                    letters -= sum(len(item) for item in value if type(item) in _TEXTS)
+                if nbytes < 0 or letters < 0 or depth > DEPTH:
+                    raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
+                if type(value) is Pairs or not types <= _SCALARS:
+                    left.append(_children(f"{name}." if depth else "", value))
+                    break
+            if name in found:
+                raise FormatError(
+                    "duplicate name: the keys of two values are equal when joined by dots",
+                    rule="pt.name.duplicate",
+                    tensor=name,
+                )
             found[name] = value if isinstance(value, TENSORS) else _plain(value)
+        else:
+            left.pop()
     tensors = {name: value for name, value in found.items() if isinstance(value, TENSORS)}
     return tensors, {name: value for name, value in found.items() if name not in tensors} or None
 
 
-def _children(value: Any) -> Iterator[tuple[Any, Any]] | None:
-    """Returns the keys and items of a container; None for a scalar or a list of scalars."""
-    if type(value) is Pairs and value:
-        return zip(value[::2], value[1::2], strict=True)
-    if type(value) in (list, tuple) and not all(isinstance(item, _SCALARS) for item in value):
-        return enumerate(value)
-    return None
-
-
-def _named(prefix: str, children: Iterator[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
-    for key, child in children:
-        yield prefix + _key(key), child
+def _children(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The items of a container, each with its name."""
+    keys = map(_key, value[::2]) if type(value) is Pairs else map(str, range(len(value)))
+    return zip(map(prefix.__add__, keys), value[1::2] if type(value) is Pairs else value, strict=True)
 
 
 def _key(key: Any) -> str:
@@ -76,7 +74,7 @@ def _key(key: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, _SCALARS):
+    if type(value) in _SCALARS:
         return value
     if type(value) in (list, tuple):
         return list(value)

@@ -74,7 +74,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     if source.size < 8:
         message = f"file truncated: needs 8 bytes, has {source.size}" if source.size else "the file is empty"
         raise TruncatedError(message, rule="ztensor.magic", offset=0)
-    magic = source.read_bytes(0, 8)
+    magic = options.head[:8] or source.read_bytes(0, 8)
     reader = _READERS.get(magic)
     if reader is None:
         newer = _NEWER.fullmatch(magic)

@@ -82,15 +82,17 @@ class Catalogue:
     def of(cls, found: Scanned, **columns: Any) -> Catalogue:
         """The tensors of a scan; `columns` are the other fields."""
         tensors, rows = found.records, found.records if found.parts.record is NOTHING else found.parts
+        name_begins, name_ends = tensors.numbers["name"]
+        counts, dim_ends = tensors.numbers["shape"]
         dim_offsets = np.zeros(tensors.rows + 1, np.int64)
-        dim_offsets[1:] = tensors.number("shape", 1)
+        dim_offsets[1:] = dim_ends
         return cls(
             data=found.data,
             base=found.base,
-            name_begins=tensors.number("name"),
-            name_ends=tensors.number("name", 1),
+            name_begins=name_begins,
+            name_ends=name_ends,
             places=tensors.places,
-            counts=tensors.number("shape"),
+            counts=counts,
             dims=found.dims,
             dim_offsets=dim_offsets,
             row_places=rows.places,
@@ -160,7 +162,7 @@ class Catalogue:
             first_rows=self.first_rows if layouts else None,
             part_names=part_names,
             layouts=layouts,
-            attributes=Attributes(self.data, self.attributes, hidden or {}),
+            attributes=Attributes(self.data, self.attributes, hidden or {}) if self.attributes else {},
             checksums=Texts(self.data, self.checksums) if np.count_nonzero(self.checksums) else None,
             checksums_decoded=np.ones(len(self.dtypes), np.bool_) if checksums_decoded else None,
             codecs=codecs,

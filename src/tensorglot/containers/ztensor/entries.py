@@ -50,8 +50,8 @@ def read_entries(cursor: Cursor, count: int) -> tuple[Catalogue, list[int]]:
     """Reads `count` entries; returns also the rows with a field `part_of`."""
     found = scan(cursor, count, _ENTRY)
     columns = found.records
-    dtypes, encodings = _DTYPES[columns.code("dtype")], _ENCODINGS[columns.code("encoding")]
-    unknown, byte_orders, flags = dtypes == UNKNOWN, columns.code("data_endianness"), columns.flags
+    dtypes, encodings = _DTYPES[columns.codes["dtype"]], _ENCODINGS[columns.codes["encoding"]]
+    unknown, byte_orders, flags = dtypes == UNKNOWN, columns.codes["data_endianness"], columns.flags
     if np.count_nonzero(unknown):
         encodings[unknown & (encodings == ZSTD)] = OPAQUE
     big = byte_orders == _BIG
@@ -59,11 +59,11 @@ def read_entries(cursor: Cursor, count: int) -> tuple[Catalogue, list[int]]:
         found,
         attributes=positions(np.where(flags & kernel.CUSTOM, columns.places, 0)) if np.count_nonzero(flags) else {},
         dtypes=dtypes,
-        begins=columns.number("offset"),
-        sizes=columns.number("size"),
+        begins=columns.numbers["offset"],
+        sizes=columns.numbers["size"],
         encodings=encodings,
         nbytes=np.full(count, -1, np.int64),
-        checksums=columns.number("checksum"),
+        checksums=columns.numbers["checksum"],
         big_endian=big & (encodings == RAW) & _WIDE[dtypes] if np.count_nonzero(big) else big,
         unknown_dtypes=found.texts(columns, unknown, "dtype"),
         unknown_encodings=found.texts(columns, encodings == OPAQUE, "encoding"),

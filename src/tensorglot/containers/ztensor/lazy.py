@@ -117,10 +117,8 @@ class LazyMap(Mapping[str, Any]):
         return repr(self._values)
 
 
-def metadata_at(data: bytes, begin: int | None) -> Mapping[str, Any] | None:
-    """The metadata of a file, a map with text keys, or None."""
-    if begin is None:
-        return None
+def metadata_at(data: bytes, begin: int) -> Mapping[str, Any]:
+    """The metadata of a file, a map with text keys."""
     lazy = LazyMap(data, begin)
     end = Cursor(data, pos=begin).skip()[1]
     return dict(lazy) if end - begin <= EAGER_NBYTES else lazy

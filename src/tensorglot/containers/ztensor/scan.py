@@ -21,7 +21,18 @@ from tensorglot.kernels import cbor as kernel
 from tensorglot.wire import cbor
 from tensorglot.wire.cbor import Cursor
 
-__all__ = ["NAME_NBYTES", "NOTHING", "Columns", "Field", "Record", "Scanned", "pass_attributes", "positions", "scan"]
+__all__ = [
+    "NAME_NBYTES",
+    "NOTHING",
+    "Columns",
+    "Field",
+    "Record",
+    "Scanned",
+    "Table",
+    "pass_attributes",
+    "positions",
+    "scan",
+]
 
 NAME_NBYTES = 1024
 """The longest name of version 2."""
@@ -66,9 +77,18 @@ class Record:
         self.first_words = _sums((len(field.words) for field in fields), len(fields))
         """Field i has the words first_words[i] up to first_words[i + 1] of the texts."""
         self.kinds = array("q", [kernel.KINDS.index(field.kind) for field in fields])
-        self.number_columns = _sums((_NUMBERS.get(field.kind, 1) for field in fields), 1)
+        widths = [_NUMBERS.get(field.kind, 1) for field in fields]
+        self.number_columns = _sums(widths, 1)
         self.code_columns = _sums((field.kind == "word" for field in fields), 1)
         """The first column of each field; column 0 has positions and flags."""
+        columns = dict(zip(self.keys, self.number_columns, strict=False))
+        self.number_at = {
+            key: slice(columns[key], columns[key] + 2) if width == 2 else columns[key]
+            for key, width in zip(self.keys, widths, strict=True)
+            if width
+        }
+        self.code_at = {field.key: self.code_columns[i] for i, field in enumerate(fields) if field.kind == "word"}
+        self.absent = {columns[field.key]: field.absent for field in fields if field.absent}
         self.required = sum(1 << i for i, field in enumerate(fields) if field.required)
 
 
@@ -80,33 +100,31 @@ NOTHING = Record("nothing", named=False, text_keys=False)
 
 
 class Columns:
-    """The result of a scan: a row for each record, and a spare one for records beyond the capacity."""
+    """The memory for a scan: a row for each record, and a spare one for records beyond the capacity."""
 
     def __init__(self, record: Record, rows: int) -> None:
         self.record = record
         self.rows = rows
         self.numbers = np.zeros((record.number_columns[-1], rows + 1), np.int64)
         self.codes = np.zeros((record.code_columns[-1], rows + 1), np.uint8)
-        for field in record.fields:
-            if field.absent:
-                self.number(field.key)[:] = field.absent
+        for column, number in record.absent.items():
+            self.numbers[column] = number
 
-    @property
-    def places(self) -> NDArray[np.int64]:
+
+class Table:
+    """The result of a scan: a row for each record, and columns by field."""
+
+    def __init__(self, columns: Columns, rows: int) -> None:
+        self.record = record = columns.record
+        self.rows = rows
+        numbers, codes = columns.numbers[:, :rows], columns.codes[:, :rows]
+        self.places: NDArray[np.int64] = numbers[0]
         """Position of each record."""
-        return self.numbers[0, : self.rows]
-
-    @property
-    def flags(self) -> NDArray[np.uint8]:
-        return self.codes[0, : self.rows]
-
-    def number(self, key: str, which: int = 0) -> NDArray[np.int64]:
-        """One of the columns of numbers of a field."""
-        return self.numbers[self.record.number_columns[self.record.keys.index(key)] + which, : self.rows]
-
-    def code(self, key: str) -> NDArray[np.uint8]:
-        """The values of a field: one more than their position in `words`, 0 if absent."""
-        return self.codes[self.record.code_columns[self.record.keys.index(key)], : self.rows]
+        self.flags: NDArray[np.uint8] = codes[0]
+        self.numbers: dict[str, NDArray[np.int64]] = {key: numbers[at] for key, at in record.number_at.items()}
+        """A column; two for a name (where it begins and ends), a pair, or a shape (its product and where it ends)."""
+        self.codes: dict[str, NDArray[np.uint8]] = {key: codes[at] for key, at in record.code_at.items()}
+        """One more than the position of a value in `words`, 0 if absent."""
 
 
 _NO_PARTS = Columns(NOTHING, 0)
@@ -120,25 +138,23 @@ class Scanned:
     """The CBOR, followed by the texts that were chunked."""
     base: int
     """Offset of the CBOR in the file."""
-    records: Columns
-    parts: Columns
+    records: Table
+    parts: Table
     dims: NDArray[np.int64]
 
-    def texts(self, columns: Columns, rows: NDArray[np.bool_], key: str) -> dict[int, str]:
+    def texts(self, table: Table, rows: NDArray[np.bool_], key: str) -> dict[int, str]:
         """Decodes a text field of some rows: values that are not in `words`."""
         found = {}
         for row in rows.nonzero()[0].tolist():
-            cursor = Cursor(self.data, pos=int(columns.places[row]))
-            if columns.record.named:
+            cursor = Cursor(self.data, pos=int(table.places[row]))
+            if table.record.named:
                 cursor.skip()
             found[row] = Cursor(self.data, pos=cursor.fields("record", others=True)[key]).text(key)
         return found
 
-    def names(self, columns: Columns, rows: NDArray[np.bool_]) -> dict[int, str]:
+    def names(self, table: Table, rows: NDArray[np.bool_]) -> dict[int, str]:
         """Decodes the names of some records."""
-        return {
-            row: Cursor(self.data, pos=int(columns.places[row])).text("name") for row in np.flatnonzero(rows).tolist()
-        }
+        return {row: Cursor(self.data, pos=int(table.places[row])).text("name") for row in rows.nonzero()[0].tolist()}
 
 
 def positions(column: NDArray[np.int64]) -> dict[int, int]:
@@ -175,9 +191,9 @@ def scan(cursor: Cursor, count: int, record: Record, parts: Record = NOTHING) ->
         if needed[0] <= room and needed[1] <= dims:
             break
         room, dims = max(room, needed[0]), max(dims, needed[1])
-    columns.rows, inner.rows = count, needed[0]
     cursor.pos = position
-    return Scanned(data + joined if joined else data, cursor.base, columns, inner, shapes[: needed[1]])
+    records, within = Table(columns, count), Table(inner, needed[0])
+    return Scanned(data + joined if joined else data, cursor.base, records, within, shapes[: needed[1]])
 
 
 def pass_attributes(cursor: Cursor, name_nbytes: int = 0) -> int:
@@ -195,5 +211,5 @@ def _name(data: bytes, columns: Columns, row: int) -> str | None:
     """The name of a record, if it was read."""
     if row >= columns.rows or columns.record.fields[0].kind != "name":
         return None
-    begin, end = columns.number("name")[row], columns.number("name", 1)[row]
+    begin, end = columns.numbers[columns.record.number_at["name"], row]
     return data[begin:end].decode() if end else None

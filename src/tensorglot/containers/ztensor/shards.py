@@ -58,10 +58,10 @@ def check_shard_name(name: str, offset: int) -> None:
 def read_shards(cursor: Cursor) -> dict[str, Shard]:
     """Reads the shard table at the cursor."""
     found = scan(cursor, cursor.count("shards", MAP), _SHARD)
-    names = Names(found.data, found.records.number("name"), found.records.number("name", 1))
-    digests = Texts(found.data, found.records.number("digest"))
+    names = Names(found.data, *found.records.numbers["name"])
+    digests = Texts(found.data, found.records.numbers["digest"])
     shards = {}
-    for row, size in enumerate(found.records.number("size").tolist()):
+    for row, size in enumerate(found.records.numbers["size"].tolist()):
         offset = found.base + int(found.records.places[row])
         check_shard_name(names[row], offset)
         if not len(MAGIC_2) + FOOTER_2 <= size < SIZE_END - 1:

@@ -22,7 +22,7 @@ from tensorglot.model.needed_twice import read_remote
 from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffers, location
 from tensorglot.model.repeated import NAMES, share_too_much
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.threads import ordered_map
+from tensorglot.threads import batches, ordered_map
 from tensorglot.wire import checksums, zstd
 
 __all__ = ["Blob", "Frame", "compress", "copy_opaque", "decode", "index_parts", "is_opaque", "prepare", "write_blobs"]
@@ -158,8 +158,8 @@ def compress(blobs: Sequence[Blob], level: int | None, *, checksums_decoded: boo
             for blob, data in batch
         ]
 
-    batches = zstd.batches(pieces(), lambda piece: len(piece[1]))
-    frames = chain.from_iterable(ordered_map(compress_batch, batches, ahead=zstd.ahead(level)))
+    groups = batches(pieces(), lambda piece: len(piece[1]), zstd.FRAME_NBYTES)
+    frames = chain.from_iterable(ordered_map(compress_batch, groups, ahead=zstd.ahead(level)))
     return ((frame for _, frame in group) for _, group in groupby(frames, key=lambda pair: id(pair[0])))
 
 

@@ -48,7 +48,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     index = catalogue.to_index(
         "ztensor@0.1",
         Zstd(),
-        metadata_at(data, None if metadata is None else metadata[1]),
+        None if metadata is None else metadata_at(data, metadata[1]),
         hidden=_HIDDEN,
         any_nonzero=not options.strict,  # §5.1
     )

@@ -78,7 +78,8 @@ def read(source: Source, options: ReadOptions) -> Index:
     rules.check_limits(catalogue, limits)
     rules.check_sizes(catalogue)
     rules.check_places(catalogue, rules.Region(ALIGNMENT_01, ALIGNMENT_01, begin, source.size))
-    return catalogue.to_index(f"ztensor@{version}", Zstd(), metadata_at(data, attributes))
+    metadata = None if attributes is None else metadata_at(data, attributes)
+    return catalogue.to_index(f"ztensor@{version}", Zstd(), metadata)
 
 
 def _version(cursor: cbor.Cursor, fields: dict[str, int], footer: bool) -> str:
@@ -106,38 +107,38 @@ def _scan(cursor: cbor.Cursor, fields: dict[str, int], limits: Limits) -> Scanne
 
 def _catalogue(found: Scanned) -> Catalogue:
     objects, parts = found.records, found.parts
-    first_rows = np.append(0, objects.number("components"))
+    first_rows = np.append(0, objects.numbers["components"])
     owners = np.repeat(np.arange(objects.rows), np.diff(first_rows))
-    dense = (objects.code("format") == _DENSE)[owners]
-    indices = np.isin(parts.code("role"), [3, 4, 5])
-    own, inherited = parts.code("dtype"), objects.code("dtype")[owners]
+    dense = (objects.codes["format"] == _DENSE)[owners]
+    indices = np.isin(parts.codes["role"], [3, 4, 5])
+    own, inherited = parts.codes["dtype"], objects.codes["dtype"][owners]
     words = np.where(own > 0, own, np.where(indices, 1 + _DTYPES.index("uint64"), inherited))
-    encodings, stated = _ENCODINGS[parts.code("encoding")], parts.number("uncompressed_length")
+    encodings, stated = _ENCODINGS[parts.codes["encoding"]], parts.numbers["uncompressed_length"]
     # The count of encoded elements is known only from the shape or a length; else their type stays unknown.
     dtypes = np.where((encodings == RAW) | dense | (stated >= 0), _CODES[words], UNKNOWN).astype(np.uint8)
     encodings[(encodings == ZSTD) & (dtypes == UNKNOWN)] = OPAQUE
     catalogue = Catalogue.of(
         found,
         first_rows=first_rows,
-        attributes=positions(objects.number("attributes")),
+        attributes=positions(objects.numbers["attributes"]),
         dtypes=dtypes,
-        begins=parts.number("offset"),
-        sizes=parts.number("length"),
+        begins=parts.numbers["offset"],
+        sizes=parts.numbers["length"],
         encodings=encodings,
         nbytes=stated,
-        checksums=parts.number("digest"),
-        parts=found.names(parts, parts.code("role") != _DATA),
+        checksums=parts.numbers["digest"],
+        parts=found.names(parts, parts.codes["role"] != _DATA),
         unknown_encodings=found.texts(parts, encodings == OPAQUE, "encoding"),
     )
     rules.refuse_row(catalogue, words == 0, "ztensor.entry.missing", "'dtype' is missing")
     unknown = dtypes == UNKNOWN
-    inherited_names = found.texts(objects, objects.code("dtype") > 0, "dtype") if unknown.any() else {}
+    inherited_names = found.texts(objects, objects.codes["dtype"] > 0, "dtype") if unknown.any() else {}
     own_names = found.texts(parts, unknown & (own > 0), "dtype")
     for row in np.flatnonzero(unknown).tolist():
         default = "uint64" if indices[row] else inherited_names.get(int(owners[row]), "")
         catalogue.unknown_dtypes[row] = own_names.get(row, default)
     sized = (encodings == RAW) | (stated >= 0)
-    for tensor, layout in found.texts(objects, objects.code("format") != _DENSE, "format").items():
+    for tensor, layout in found.texts(objects, objects.codes["format"] != _DENSE, "format").items():
         whole = all(sized[row] for row in catalogue.rows(tensor))
         catalogue.layouts[tensor] = _LAYOUTS.get(layout, layout) if whole else layout
     rules.check_dense(catalogue)

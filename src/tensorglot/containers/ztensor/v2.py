@@ -108,7 +108,8 @@ def read(source: Source, options: ReadOptions) -> Index:
     rules.check_limits(catalogue, limits)
     rules.check_sizes(catalogue)
     _check_places(catalogue, end, (begin, begin + len(data)))
-    index = catalogue.to_index("ztensor@2", SeekableZstd(), metadata_at(data, attributes), checksums_decoded=True)
+    metadata = None if attributes is None else metadata_at(data, attributes)
+    index = catalogue.to_index("ztensor@2", SeekableZstd(), metadata, checksums_decoded=True)
     if options.strict:
         check_2(source, index, data, begin)
     if end < source.size:
@@ -195,24 +196,25 @@ def _root(cursor: cbor.Cursor, limits: Limits) -> tuple[Scanned, dict[str, Shard
 def _catalogue(found: Scanned) -> Catalogue:
     """Translates the objects; checks that dtype and logical type of each part go together (§4)."""
     objects, parts = found.records, found.parts
-    storage, logical = parts.code("dtype"), parts.code("type")
+    storage, logical = parts.codes["dtype"], parts.codes["type"]
     typed = (logical > 0) & (logical != kernel.UNKNOWN)
     dtypes = np.where(logical > 0, _LOGICAL[logical], _STORAGE[storage])
-    encodings = _ENCODINGS[parts.code("encoding")]
-    layouts = found.texts(objects, objects.code("layout") != _DENSE, "layout")
+    encodings = _ENCODINGS[parts.codes["encoding"]]
+    begins, sizes = parts.numbers["blob"]
+    layouts = found.texts(objects, objects.codes["layout"] != _DENSE, "layout")
     several = bool(layouts) or parts.rows != objects.rows
     catalogue = Catalogue.of(
         found,
-        first_rows=np.append(0, objects.number("parts")) if several else None,
+        first_rows=np.append(0, objects.numbers["parts"]) if several else None,
         layouts=layouts,
-        attributes=positions(objects.number("attributes")),
+        attributes=positions(objects.numbers["attributes"]),
         dtypes=dtypes,
-        begins=parts.number("blob"),
-        sizes=parts.number("blob", 1),
+        begins=begins,
+        sizes=sizes,
         encodings=encodings,
-        nbytes=parts.number("decoded_length"),
-        checksums=parts.number("digest"),
-        parts=found.names(parts, parts.code("name") != _DATA),
+        nbytes=parts.numbers["decoded_length"],
+        checksums=parts.numbers["digest"],
+        parts=found.names(parts, parts.codes["name"] != _DATA),
         unknown_encodings=found.texts(parts, encodings == OPAQUE, "encoding"),
     )
     rules.refuse_row(
@@ -265,7 +267,7 @@ def _check_shapes(catalogue: Catalogue) -> None:
 
 def _find_shards(catalogue: Catalogue, found: Scanned, sources: Mapping[str, ShardSource]) -> None:
     """Fills in the sources of rows that are in another file (§7)."""
-    named = found.parts.number("shard") > 0
+    named = found.parts.numbers["shard"] > 0
     for row, name in found.texts(found.parts, named, "shard").items():
         if name in sources:
             catalogue.sources[row] = sources[name]

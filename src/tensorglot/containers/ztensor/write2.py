@@ -40,7 +40,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.needed_twice import NeededTwice
 from tensorglot.model.payload import Chunk, buffers
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.threads import ordered_map
+from tensorglot.threads import batches, ordered_map
 from tensorglot.wire import checksums, zstd
 from tensorglot.wire.seektable import seek_table
 
@@ -173,8 +173,8 @@ def _digests_ahead(blobs: Sequence[Blob]) -> Iterator[tuple[str, NeededTwice]]:
             hash_chunk(hasher, chunk)
         return str(checksums.Checksum(blob.algorithm, hasher.digest())), data
 
-    batches = zstd.batches(blobs, lambda blob: blob.part.nbytes)
-    return chain.from_iterable(ordered_map(lambda batch: list(map(digest, batch)), batches))
+    groups = batches(blobs, lambda blob: blob.part.nbytes, zstd.FRAME_NBYTES)
+    return chain.from_iterable(ordered_map(lambda batch: list(map(digest, batch)), groups))
 
 
 def _is_same(one: Part, other: Part) -> bool:
