@@ -1,12 +1,12 @@
 """Compiles the kernels where that is possible; pyproject.toml has everything else.
 
 All kernels or none: without Cython or a C compiler the package installs all the same
-and runs them interpreted. TENSORGLOT_COMPILE=0 asks for that, and free-threaded Python
-gets it, because it has no stable ABI.
+and runs them interpreted. TENSORGLOT_COMPILE=0 asks for that.
 
 Cython's own code for typed memoryviews, most of what every kernel would carry, is
 compiled once, into `kernels/_shared`. The stable ABI makes one wheel for every Python
-from 3.11 on.
+from 3.11 on. Free-threaded Python has no stable ABI: there the kernels are compiled for
+that Python alone, and declare that they need no GIL (they share no state).
 """
 
 import os
@@ -20,7 +20,8 @@ from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/tensorglot/kernels")
 SHARED = Path("build/kernels/_shared.c")  # the file gives the module its name
-STABLE_ABI = [("Py_LIMITED_API", "0x030B0000")]
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+STABLE_ABI = [] if FREE_THREADED else [("Py_LIMITED_API", "0x030B0000")]
 FLAGS = ["-O1", "-g0"]  # as fast as -O2 or -O3 here, in half of the time to compile
 OPTIMIZED = {"planes", "safetensors"}
 """At -O3: `planes` has loops that become vector instructions, `safetensors` reads 1,000 tensors in 161 instead of
@@ -35,14 +36,14 @@ DIRECTIVES = {
     "auto_pickle": False,
     "binding": False,
     "emit_code_comments": False,
-}
+} | ({"freethreading_compatible": True} if FREE_THREADED else {})
 
 
 def kernels() -> list[Extension]:
     """Every module in the folder that imports Cython, and what they share; in Python until `translate` has run."""
     if os.environ.get("TENSORGLOT_COMPILE") == "0":
         return []
-    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if sys.implementation.name != "cpython":
         return []
     paths = [path for path in sorted(FOLDER.glob("*.py")) if "import cython\n" in path.read_text("utf-8")]
     return [
@@ -51,7 +52,7 @@ def kernels() -> list[Extension]:
             [path.as_posix()],
             define_macros=STABLE_ABI,
             extra_compile_args=["-O3", "-g0"] if path.stem in OPTIMIZED else FLAGS,
-            py_limited_api=True,
+            py_limited_api=not FREE_THREADED,
             optional=True,
         )
         for path in [*paths, SHARED]
@@ -109,5 +110,8 @@ class BuildKernels(build_ext):
 setup(
     ext_modules=kernels(),
     cmdclass={"build_ext": BuildKernels},
-    options={"build_ext": {"parallel": os.cpu_count()}, "bdist_wheel": {"py_limited_api": "cp311"}},
+    options={
+        "build_ext": {"parallel": os.cpu_count()},
+        "bdist_wheel": {} if FREE_THREADED else {"py_limited_api": "cp311"},
+    },
 )
