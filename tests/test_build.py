@@ -7,6 +7,7 @@ them, and few enough to compile in a test.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -70,9 +71,9 @@ def use(project: Path) -> list[str]:
     return used.stdout.split()
 
 
-def build(project: Path, **environment: str) -> set[str]:
+def build(project: Path, script: str = "setup.py", **environment: str) -> set[str]:
     """The libraries that a build leaves in the source folder, for a package that works."""
-    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    command = [sys.executable, script, "-q", "build_ext", "--inplace"]
     done = subprocess.run(command, cwd=project, env={**os.environ, **environment}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     libraries = {file.name.partition(".")[0] for file in (project / "src/tensorglot/kernels").glob("*.so")}
@@ -104,3 +105,21 @@ def test_where_one_cannot_be_compiled_all_run_interpreted(project: Path, name: s
 
 def test_compiling_can_be_declined(project: Path) -> None:
     assert build(project, TENSORGLOT_COMPILE="0") == set()
+
+
+def test_free_threaded_python_gets_kernels_of_its_own(project: Path) -> None:
+    """It has no stable ABI, and enables the GIL for a module that does not declare that it needs none."""
+    shutil.rmtree(project / "build")
+    (project / "free.py").write_text(
+        "import runpy, sysconfig\n"
+        "sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1\n"
+        "runpy.run_path('setup.py', run_name='__main__')\n"
+    )
+    assert build(project, "free.py") == {"_shared", "gather", "zstd_blocks"}
+    folder = project / "src" / "tensorglot" / "kernels"
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    assert {path.name.partition(".")[2] for path in folder.glob("*.so")} == {suffix.removeprefix(".")}
+    for name in ("gather", "zstd_blocks"):
+        (source,) = (project / "build").rglob(f"{name}.c")
+        default = re.findall("define __Pyx_FREETHREADING_COMPATIBLE (.*)", source.read_text("utf-8"))[-1]
+        assert default == "Py_MOD_GIL_NOT_USED"
