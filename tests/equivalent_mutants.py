@@ -5,6 +5,13 @@ from __future__ import annotations
 __all__ = ["EQUIVALENT"]
 
 EQUIVALENT: dict[str, str] = {
+    "wire/gzipped.py: 10  →  11": "compressed bytes that are read at a time",
+    "wire/cid.py: if self.held:  →  if True:": "copies a chunk that could be given as it is: the same bytes",
+    "containers/ztensor/lazy.py: if joined is None:  →  if True:": "parses each text by itself: the same texts",
+    "io/remote.py: 4 << 20  →  4 >> 20": "how much is read ahead in a scan: more requests for the same bytes",
+    "store/ingest.py: if found.record.depth == MAX_DEPTH or cost > MAX_CHAIN * (1 - _SPREAD):  →  if True:": (
+        "the condition inside it is stricter: this one saves looking up the root"
+    ),
     "containers/canonical.py: 4096  →  4097": "bytes of padding that are read at a time",
     "operations/_elements.py: if filled:  →  if True:": "copies a block that could be given as it is: the same bytes",
     "store/pack.py: 256  →  257": "bytes that are read at once, in the hope that the index fits",
