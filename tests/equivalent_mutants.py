@@ -5,6 +5,9 @@ from __future__ import annotations
 __all__ = ["EQUIVALENT"]
 
 EQUIVALENT: dict[str, str] = {
+    "model/payload.py: if any((dtype in _CARRIERS for dtype in {array.dtype for array in arrays})):  →  if True:": (
+        "arrays of other dtypes are viewed as what they are"
+    ),
     "wire/gzipped.py: 10  →  11": "compressed bytes that are read at a time",
     "wire/cid.py: if self.held:  →  if True:": "copies a chunk that could be given as it is: the same bytes",
     "containers/ztensor/lazy.py: if joined is None:  →  if True:": "parses each text by itself: the same texts",

@@ -13,6 +13,7 @@ import tensorglot as tg
 from tensorglot.io.local import FileSource
 from tensorglot.kernels.gather import gather
 from tensorglot.operations import load
+from tensorglot.operations._reads import SIEVE_NBYTES, Runs
 from ztensor_builder import entry, file01
 
 
@@ -169,3 +170,35 @@ class TestMapped:
         with pytest.raises(tg.FormatError) as caught:
             tg.load(tmp_path / "odd.safetensors", backend="mmap")
         assert (caught.value.rule, caught.value.tensor) == ("values.bool", "c")
+
+
+@pytest.mark.parametrize(
+    ("count", "step", "together"),
+    [
+        (3, 10, False),
+        (4, 10, True),
+        (4, SIEVE_NBYTES, True),
+        (4, 4 * SIEVE_NBYTES // 3, False),
+        (3, 1 << 20, False),
+        (100, 1 << 20, False),
+    ],
+)
+def test_what_is_read_at_once_is_bounded(count: int, step: int, together: bool, tmp_path: Path) -> None:
+    """Few runs, or long gaps, are read one by one: two ends of a file do not need memory for all of it."""
+    data = np.random.default_rng(5).integers(0, 256, count * step, np.uint8)
+    (tmp_path / "data").write_bytes(data.tobytes())
+    reads: list[int] = []
+
+    class Counting(FileSource):
+        def read_into(self, offset: int, out: memoryview) -> None:
+            reads.append(len(out))
+            super().read_into(offset, out)
+
+    source = Counting(tmp_path / "data")
+    begins = np.arange(count, dtype=np.int64) * step
+    sizes, offsets = np.full(count, 4, np.int64), np.arange(count, dtype=np.int64) * 4
+    out = bytearray(4 * count)
+    Runs(memoryview(out), begins, sizes, offsets).fill(source)
+    source.close()
+    assert bytes(out) == b"".join(data[begin : begin + 4].tobytes() for begin in begins)
+    assert (max(reads, default=0) > 4) is together
