@@ -449,7 +449,6 @@ def hostile_latest() -> dict[str, tuple[bytes, str]]:
         "a heap of another version": (patched(data, heap + 4, b"\1"), "hdf5.heap"),
         "a compressed heap": (patched(data, heap + 7, b"\1\0"), "hdf5.heap.filter"),
         "a heap of width 0": (patched(data, heap + 110, b"\0\0"), "hdf5.heap"),
-        "a heap of 65 bits": (patched(data, heap + 128, q("<H", 65)), "hdf5.heap"),
         "a heap of 65535 rows": (patched(data, heap + 140, b"\xff\xff"), "hdf5.heap"),
         "an indirect block elsewhere": (patched(data, heap + 140, b"\2\0"), "hdf5.heap"),
         "blocks of 0 bytes": (patched(data, heap + 112, q("<Q", 0)), "hdf5.heap"),

@@ -507,7 +507,7 @@ def test_an_index_has_room_for_every_number(number: int, rank: int) -> None:
 @pytest.mark.parametrize("checksum", [None, "crc32c"])
 def test_rows_first_is_the_same_file(metadata: dict[str, str] | None, checksum: str | None) -> None:
     """Where somebody else writes the rows: their bytes without those of the metadata, and then the index."""
-    tensors = {"w": np.arange(50, dtype=np.float32), "b": np.ones(3), "e": np.zeros((0, 2))}
+    tensors = {"e": np.zeros((0, 2)), "w": np.arange(50, dtype=np.float32), "b": np.ones(3)}
     whole = tg.dumps(tensors, format="ztensor@0.1", metadata=metadata, checksum=checksum)
     archive = collect(tensors, metadata)
     spec, version = named("ztensor@0.1")
