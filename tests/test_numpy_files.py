@@ -170,7 +170,7 @@ def described(descr: str = "'<f4'", order: str = "False", shape: str = "(1,)", d
     return header(f"{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}\n".encode()) + bytes(data)
 
 
-TRACE = Path("/tmp/tensorglot-evil-npy")  # noqa: S108 (these bytes are in the conformance corpus)
+TRACE = Path("/tmp/tensorglot-evil-npy")  # these bytes are in the conformance corpus
 
 
 class Evil:
