@@ -21,7 +21,7 @@ import tensorglot as tg
 import tensorglot.numpy
 from arrays import random_tensors
 from tensorglot.cli import commands
-from tensorglot.operations._sidecar import SetAside
+from tensorglot.operations.save import SetAside
 from tensorglot.wire.checksums import ALGORITHMS, Checksum, hasher
 
 MIB = 1 << 20

@@ -28,9 +28,7 @@ from tensorglot.containers.ztensor.write01 import rows_first
 from tensorglot.kernels.ztensor_index import encode_entries
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.payload import Span, as_bytes
-from tensorglot.operations._as_archive import collect
-from tensorglot.operations._options import SaveOptions
-from tensorglot.operations.save import prepare
+from tensorglot.operations.save import SaveOptions, collect, prepare
 from tensorglot.wire import zstd
 from tensorglot.wire.checksums import hasher
 from tensorglot.wire.prefixed import join_texts
