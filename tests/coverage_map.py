@@ -6,7 +6,8 @@ Each test file runs by itself under coverage.py, which notes for every line and 
 function that reached it. The result goes to build/coverage, a JSON file for each test file:
 `tests/mutants.py` takes from it what has to run for a mutant, `tests/branches.py` what no
 test reaches. As many run at a time as there are processors, unless --jobs says otherwise. A file
-whose result is newer than itself is not run again.
+whose result is newer than itself is not run again; what it says of a module that has changed since
+is not used.
 
 Kernels are seen interpreted only: `--interpreted` makes a map for them alone.
 """
@@ -24,6 +25,8 @@ from collections import defaultdict
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +64,18 @@ def load(kind: str = "compiled") -> Map:
     for path in sorted((FOLDER / kind).glob("*.json")):
         content = json.loads(path.read_text("utf-8"))
         found.seconds |= content["seconds"]
-        for module, rows in content["lines"].items():
-            for line, contexts in rows.items():
+        for module in [module for module, digest in content["digests"].items() if digest == _digest(module)]:
+            for line, contexts in content["lines"][module].items():
                 found.lines[module][int(line)].update(contexts)
-        for module, arcs in content["arcs"].items():
-            found.arcs[module].update((begin, end) for begin, end in arcs)
+            found.arcs[module].update((begin, end) for begin, end in content["arcs"][module])
     return found
+
+
+@cache
+def _digest(module: str) -> str:
+    """Of a module as it is now: lines of another version mean nothing."""
+    path = SOURCE / module
+    return sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
 def test_files(patterns: list[str]) -> list[Path]:
@@ -135,7 +144,7 @@ def _reached(path: Path) -> dict[str, Any]:
             line: sorted(map(_node, contexts)) for line, contexts in data.contexts_by_lineno(file).items() if line > 0
         }
         arcs[module] = data.arcs(file) or []
-    return {"lines": lines, "arcs": arcs}
+    return {"lines": lines, "arcs": arcs, "digests": {module: _digest(module) for module in lines}}
 
 
 def _node(context: str) -> str:

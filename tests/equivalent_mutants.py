@@ -5,6 +5,20 @@ from __future__ import annotations
 __all__ = ["EQUIVALENT"]
 
 EQUIVALENT: dict[str, str] = {
+    "bridges/table.py: if kind not in _OF_CLASS:  →  if True:": "looks a class up that is known: the same bridge",
+    "operations/_small_stats.py: _TOGETHER_COUNT // count  →  _TOGETHER_COUNT * count": "tensors described at once",
+    "io/sink.py: time.sleep(0.001)  →  pass": "asks for a lock more often, for as long",
+    "model/strided.py: last - first  →  last + first": "decodes into memory of its own, and copies: the same bytes",
+    "model/payload.py: if any((dtype in _CARRIERS for dtype in {array.dtype for array in arrays})):  →  if True:": (
+        "arrays of other dtypes are viewed as what they are"
+    ),
+    "wire/gzipped.py: 10  →  11": "compressed bytes that are read at a time",
+    "wire/cid.py: if self.held:  →  if True:": "copies a chunk that could be given as it is: the same bytes",
+    "containers/ztensor/lazy.py: if joined is None:  →  if True:": "parses each text by itself: the same texts",
+    "io/remote.py: 4 << 20  →  4 >> 20": "how much is read ahead in a scan: more requests for the same bytes",
+    "store/ingest.py: if found.record.depth == MAX_DEPTH or cost > MAX_CHAIN * (1 - _SPREAD):  →  if True:": (
+        "the condition inside it is stricter: this one saves looking up the root"
+    ),
     "containers/canonical.py: 4096  →  4097": "bytes of padding that are read at a time",
     "operations/_elements.py: if filled:  →  if True:": "copies a block that could be given as it is: the same bytes",
     "store/pack.py: 256  →  257": "bytes that are read at once, in the hope that the index fits",

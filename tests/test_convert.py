@@ -170,6 +170,9 @@ def test_dry_run(source: Path, target: Path) -> None:
     assert "ids" not in steps
     assert (steps["mask"].target, steps["mask"].action, steps["mask"].nbytes) == ("m", "copy", 2)
     assert report.to_dict()["plan"]["steps"][0]["action"] == "copy"
+    assert report.to_dict()["plan"]["metadata"] == sorted(plan.metadata or ())
+    without = tg.convert({"w": np.zeros(2)}, target, dry_run=True).to_dict()["plan"]
+    assert without["metadata"] is None
     planned = tg.convert(source, target, dry_run=True)
     assert planned.ok
     assert " planned" in repr(planned)

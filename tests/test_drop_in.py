@@ -292,6 +292,10 @@ class TestTorch:
         with pytest.raises(ValueError, match="expected a torch array"):
             tg.torch.save({"a": np.zeros(3)})
 
+    def test_an_attribute_that_is_not_there(self) -> None:
+        with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+            tg.torch.nothing
+
     def test_models(self, torch: Any, tmp_path: Path) -> None:
         one, two = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
         path = tmp_path / "model"  # no suffix: safetensors

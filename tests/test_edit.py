@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import numpy as np
 import pytest
 
 import tensorglot as tg
 from command_line import run
 from tensorglot.containers.ztensor.constants import FOOTER_2
+from ztensor_builder import file2, tensor
 
 TENSORS: dict[str, Any] = {"w": np.arange(3000, dtype=np.float32), "b": np.ones(5), "empty": np.zeros((0, 2))}
 EDITABLE = [f"{row.name}@{v}" for row in tg.formats() for v in row.writes if row.metadata != "none"]
@@ -234,3 +237,23 @@ def test_a_manifest_that_is_not_last(tmp_path: Path) -> None:
             name: array.tobytes() for name, array in TENSORS.items()
         }
     assert path.read_bytes().startswith(data[:-FOOTER_2])
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "drop": {"drop": ["v"]},
+    "replace": {"replace": {"v": np.arange(3)}},
+    "add": {"add": {"u": np.arange(3)}},
+    "add in place": {"add": {"u": np.arange(3)}, "in_place": True},
+    "metadata": {"metadata": {"a": "b"}},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_pairs_of_a_manifest_that_have_no_meaning_here_stay(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.zt"
+    path.write_bytes(file2({"objects": {"v": tensor(), "w": tensor()}, "x.y": {"z": [1, 2]}}))
+    tg.edit(path, **CHANGES[change])
+    data = path.read_bytes()
+    begin, nbytes = struct.unpack_from("<QQ", data, len(data) - FOOTER_2)
+    assert cbor2.loads(data[begin : begin + nbytes])["x.y"] == {"z": [1, 2]}
+    assert tg.load(path, names=["w"])["w"].tobytes() == b"abcd"

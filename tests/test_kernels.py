@@ -377,6 +377,13 @@ def test_scatter(case: str, form: str) -> None:
     assert bytes(target) == (expected or bytes(8))
 
 
+@pytest.mark.parametrize("form", ["compiled", "interpreted"])
+def test_buffers_of_a_class_that_exports_none(form: str) -> None:
+    module = importlib.import_module("tensorglot.kernels.buffers") if form == "compiled" else interpreted("buffers")
+    with pytest.raises(BufferError, match="Exporter exports no buffer"):
+        module.Exporter()._buffer(0)  # noqa: SLF001
+
+
 def test_differences_are_the_same_compiled_and_interpreted() -> None:
     rng = random.Random(13)
     modules = importlib.import_module("tensorglot.kernels.planes"), interpreted("planes")

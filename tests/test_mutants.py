@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import random
+from pathlib import Path
 
 import pytest
 
+import coverage_map
 import mutants
 from coverage_map import SOURCE, Map
 from mutants import LAYERS, Mutant, batches, changes, layer_of, pick, sample
@@ -59,3 +62,20 @@ def test_the_figures_of_the_last_run_add_up() -> None:
     assert len(found["survivors"]) == found["tried"] - found["killed"]
     assert found["layers"].keys() == LAYERS.keys()
     assert isinstance(found["seed"], int)
+
+
+def test_what_was_measured_of_another_version_of_a_module_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = hashlib.sha256((SOURCE / "limits.py").read_bytes()).hexdigest()
+    content = {
+        "seconds": {"t": 1.0},
+        "lines": {"limits.py": {"3": ["t"]}, "errors.py": {"3": ["t"]}},
+        "arcs": {"limits.py": [[1, 2]], "errors.py": [[1, 2]]},
+        "digests": {"limits.py": now, "errors.py": now},
+    }
+    (tmp_path / "compiled").mkdir()
+    (tmp_path / "compiled" / "test_x.json").write_text(json.dumps(content))
+    monkeypatch.setattr(coverage_map, "FOLDER", tmp_path)
+    found = coverage_map.load()
+    assert (dict(found.lines), dict(found.arcs)) == ({"limits.py": {3: {"t"}}}, {"limits.py": {(1, 2)}})

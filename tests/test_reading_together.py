@@ -169,3 +169,26 @@ class TestMapped:
         with pytest.raises(tg.FormatError) as caught:
             tg.load(tmp_path / "odd.safetensors", backend="mmap")
         assert (caught.value.rule, caught.value.tensor) == ("values.bool", "c")
+
+
+@pytest.mark.parametrize("count", [5, 100])
+def test_what_is_read_at_once_is_bounded(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tensors with long gaps between them are read one by one: they do not need memory for all of the file."""
+    small = {f"s{i:03}": np.full(4, i, np.uint8) for i in range(count)}
+    large = {f"s{i:03}x": np.zeros(1 << 16, np.uint8) for i in range(count)}
+    path = tmp_path / "far.zt"
+    tg.save(path, dict(sorted({**small, **large}.items())), checksum=None, durable=False)
+    reads: list[int] = []
+    read_into = FileSource.read_into
+
+    def counted(self: FileSource, offset: int, out: memoryview) -> None:
+        reads.append(len(out))
+        read_into(self, offset, out)
+
+    with tg.open(path):
+        monkeypatch.setattr(FileSource, "read_into", counted)
+    found = tg.load(path, names=list(small))
+    assert {name: array.tolist() for name, array in found.items()} == {
+        name: array.tolist() for name, array in small.items()
+    }
+    assert max(reads, default=0) < 1 << 16

@@ -97,13 +97,14 @@ def test_the_mode_of_the_old_file_is_kept_also_where_it_is_read_only(target: Pat
     assert same(target, NEW)
 
 
-def test_a_new_file_has_the_mode_that_the_umask_leaves(tmp_path: Path) -> None:
-    before = os.umask(0o027)
+@pytest.mark.parametrize("umask", [0, 0o022, 0o027, 0o077])
+def test_a_new_file_has_the_mode_that_the_umask_leaves(umask: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
     try:
         tg.save(tmp_path / "x.bt", OLD)
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "x.bt").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "x.bt").stat().st_mode) == 0o666 & ~umask
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from tensorglot.io.local import BufferSource
-from tensorglot.model import strided
+from tensorglot.model import payload, strided
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.payload import Encoded, Span
 from tensorglot.model.strided import Strided
@@ -119,3 +119,17 @@ def test_slices_of_the_c_order(shape: tuple[int, ...]) -> None:
             slice(rng.randrange(size + 1), rng.randrange(size + 1), rng.choice([-700, -1, 1, 2, 900])) for size in shape
         )
         assert np.array_equal(tensor[index], array[index])
+
+
+@pytest.mark.parametrize("nbytes", [1, 8, 30, 100, 1000])
+@pytest.mark.parametrize("order", [(2, 1, 0), (1, 0, 2), (0, 2, 1)])
+def test_memory_of_any_order_in_pieces_of_bounded_size(
+    nbytes: int, order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where one row is larger than a piece."""
+    array = np.arange(3 * 4 * 5, dtype=np.int64).reshape(3, 4, 5).transpose(order)
+    monkeypatch.setattr(payload, "PIECE_NBYTES", nbytes)
+    chunks = list(payload.Memory(array).chunks())
+    assert b"".join(bytes(chunk) for chunk in chunks) == array.tobytes()
+    contiguous = 8 * array.shape[-1] if array.strides[-1] == 8 else 8
+    assert max(map(len, chunks)) <= max(nbytes, contiguous)

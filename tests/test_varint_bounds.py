@@ -13,6 +13,7 @@ import pytest
 from tensorglot import dynd
 from tensorglot.dynd.codec import encode
 from tensorglot.dynd.schema import Kind, plan_of
+from tensorglot.dynd.tensors import from_tensor
 from tensorglot.dynd.value import Lists, Value
 from tensorglot.errors import FormatError, InputError
 from tensorglot.kernels import utf8
@@ -111,3 +112,54 @@ def test_counts_of_huge_elements(text, data, rule):
     with pytest.raises(FormatError) as caught:
         dynd.deserialize(data, text)
     assert caught.value.rule == rule
+
+
+PIECES = {
+    "lists": ("var * bytes", [b"a" * 200, b"", b"bc" * 90, b"d"]),
+    "lists of wide elements": ("var * var * int64", [[1, 2, 3], [], [4]]),
+    "options": ("var * ?bytes", [b"abc", None, b"d" * 40]),
+    "options of blocks": ("var * ?{a: int64, b: int8}", [{"a": 1, "b": 2}, None, {"a": 3, "b": 4}]),
+    "characters": ("var * char", list("aé€😀" * 9)),
+    "records": ("var * {a: bytes, b: int64}", [{"a": b"x" * n, "b": n} for n in range(9)]),
+}
+
+
+@pytest.mark.parametrize("case", PIECES)
+def test_a_value_in_pieces_of_any_size(case, monkeypatch):
+    """A piece ends between or inside of elements, wherever there is no more room."""
+    text, value = PIECES[case]
+    whole = bytes(dynd.serialize(value, text))
+    value = from_tensor(dynd.array(value, text))
+    for nbytes in range(10, 40):
+        monkeypatch.setattr(encode, "PIECE_NBYTES", nbytes)
+        pieces = [piece.tobytes() for piece in encode.pieces(value)]
+        assert b"".join(pieces) == whole
+        assert max(map(len, pieces)) <= nbytes
+
+
+def test_missing_numbers_in_pieces(monkeypatch):
+    """Options of numbers that an index selects: the sentinel where it is -1, and nothing outside."""
+    plan = plan_of(dynd.parse("var * ?int64"))
+    option = next(node for node in plan.nodes if node.kind is Kind.OPTION)
+    columns = [None] * len(plan.nodes)
+    columns[option.id - 1] = Lists(np.array([0]), np.array([9]))
+    columns[option.id] = np.array([0, -1, 1, 2, -1, -1, 1, 0, 2])
+    columns[option.id + 1] = np.arange(3, dtype=np.int64)
+    expected = b"\x09" + np.where(columns[option.id] < 0, np.iinfo(np.int64).min, columns[option.id]).tobytes()
+    value = Value(plan, tuple(columns))
+    assert encode.encode(value).tobytes() == expected
+    monkeypatch.setattr(encode, "PIECE_NBYTES", 20)
+    assert b"".join(piece.tobytes() for piece in encode.pieces(value)) == expected
+    columns[option.id][-1] = 3
+    with pytest.raises(InputError) as caught:
+        encode.encode(value)
+    assert caught.value.rule == "dynd.range"
+
+
+@pytest.mark.parametrize("code", [0xD800, 0xDFFF, 0x110000])
+def test_a_char_that_is_no_code_point(code):
+    plan = plan_of(dynd.parse("var * char"))
+    columns = (Lists(np.array([0]), np.array([2])), np.array([65, code], np.uint32))
+    with pytest.raises(InputError) as caught:
+        encode.encode(Value(plan, columns))
+    assert caught.value.rule == "dynd.utf8"

@@ -23,9 +23,14 @@ from hypothesis.extra import numpy as hnp
 
 import tensorglot as tg
 from bounds import MB, resident_nbytes
+from tensorglot.containers.table import named
+from tensorglot.containers.ztensor.write01 import rows_first
 from tensorglot.kernels.ztensor_index import encode_entries
 from tensorglot.model.dtypes import TABLE
+from tensorglot.model.payload import Span, as_bytes
+from tensorglot.operations.save import SaveOptions, collect, prepare
 from tensorglot.wire import zstd
+from tensorglot.wire.checksums import hasher
 from tensorglot.wire.prefixed import join_texts
 from ztensor_builder import Open, entry, file01
 
@@ -494,3 +499,23 @@ def test_an_index_has_room_for_every_number(number: int, rank: int) -> None:
     index = encode_entries(*join_texts([name]), one, b"\0", dims, dim_offsets, column, column, fields)
     entry = {"name": name, "offset": number, "size": number, "shape": [number] * rank}
     assert cbor2.loads(index) == [{**entry, "dtype": "raw", "layout": "dense", "encoding": "raw"}]
+
+
+@pytest.mark.parametrize("metadata", [None, {"step": "10", "a": "b"}])
+@pytest.mark.parametrize("checksum", [None, "crc32c"])
+def test_rows_first_is_the_same_file(metadata: dict[str, str] | None, checksum: str | None) -> None:
+    """Where somebody else writes the rows: their bytes without those of the metadata, and then the index."""
+    tensors = {"e": np.zeros((0, 2)), "w": np.arange(50, dtype=np.float32), "b": np.ones(3)}
+    whole = tg.dumps(tensors, format="ztensor@0.1", metadata=metadata, checksum=checksum)
+    archive = collect(tensors, metadata)
+    spec, version = named("ztensor@0.1")
+    found = rows_first(archive, prepare(archive, spec, version or "", SaveOptions(checksum=checksum)))
+    assert found is not None
+    digests = [hasher(name).digest() if name else b"" for name in found.algorithms]
+    for i, (name, array) in enumerate(zip(found.algorithms, tensors.values(), strict=True)):
+        if name:
+            running = hasher(name)
+            running.update(array.tobytes())
+            digests[i] = running.digest()
+    pieces = [chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in found.chunks]
+    assert b"".join([*pieces, *map(as_bytes, found.end(digests))]) == whole

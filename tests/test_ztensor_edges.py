@@ -146,3 +146,9 @@ def test_more_dimensions_than_version_2_has() -> None:
     with tg.open(index, limits=tg.Limits(rank=65)) as archive, pytest.raises(tg.UnsupportedError) as caught:
         tg.dumps(archive, format="ztensor@2")
     assert caught.value.rule == "ztensor.write.shape"
+
+
+def test_an_empty_tensor_may_begin_anywhere() -> None:
+    """In 0.1 and 1 also at 0: it has no bytes that could be those of the magic number."""
+    one = zt.file01([entry(offset=0, size=0, shape=[0])])
+    assert tg.loads(one, format="ztensor")["a"].shape == (0,)
