@@ -364,6 +364,9 @@ class TestCommandLine:
     def test_errors_have_their_exit_codes(self, url: str, base: str) -> None:
         assert "no such object" in run("ls", f"{base}/nothing.zt", code=5).output
         assert "no such object" in run("ls", "s3://no-such-bucket/model.zt/", code=5).output
+        assert (
+            "s3://no-such-bucket/model.zt: no such object" in run("ls", "s3://no-such-bucket/model.zt", code=5).output
+        )
         assert "Parquet" in run("vectors", "inspect", f"{base}/rows.parquet", code=4).output
         assert "not supported" in run("ls", "ftp://host/model.zt", code=4).output
         assert "not written" in run("convert", url, "https://host/model.bt", code=4).output

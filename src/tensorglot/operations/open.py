@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -120,7 +120,7 @@ def _open_place(place: Place, options: OpenOptions) -> Archive:
             return _open_file(place, options, verifier, reopen)
         except FileNotFoundError:
             folder = Folder.at(place) if place.remote else None
-            if folder is None or not folder.names():
+            if folder is None or not _has_files(folder):
                 raise
         except InputError:  # most paths are files: whether one is a directory is asked when opening it has failed
             folder = as_folder(place)
@@ -131,6 +131,12 @@ def _open_place(place: Place, options: OpenOptions) -> Archive:
         return _open_file(found, options, verifier, reopen)
     index = open_shards(found, options.limits, options.strict, partial(_open_file, options=options, verifier=verifier))
     return Archive(index, None, limits=options.limits, verifier=verifier, reopen=reopen)
+
+
+def _has_files(folder: Folder) -> bool:
+    with suppress(FileNotFoundError):  # no such bucket
+        return bool(folder.names())
+    return False
 
 
 def _open_several(sources: Sequence[Readable], options: OpenOptions) -> Archive:
