@@ -6,12 +6,16 @@ import gc
 import io
 import os
 import random
+import weakref
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import tensorglot as tg
 from arrays import HAVE_BUFFERS, ORDERS, random_array, raw
@@ -39,10 +43,13 @@ def test_it_is_the_buffer_of_the_array(name: str, order: str) -> None:
     try:
         expected = memoryview(array)
     except ValueError:
-        with pytest.raises(BufferError, match=name):
-            memoryview(tensor)
+        for consumer in (memoryview, np.frombuffer):
+            with pytest.raises(BufferError, match=f"{name} has no buffer format: use numpy"):
+                consumer(tensor)
         if array.flags.c_contiguous:
-            assert raw(np.frombuffer(tensor, array.dtype).reshape(array.shape)) == raw(array)
+            file = io.BytesIO()
+            file.write(tensor)
+            assert file.getvalue() == raw(array)
         return
     found = memoryview(tensor)
     assert (found.format, found.shape, found.strides) == (expected.format, expected.shape, expected.strides)
@@ -56,14 +63,33 @@ def test_it_is_the_buffer_of_the_array(name: str, order: str) -> None:
 def test_a_buffer_outlives_the_archive(path: Path, backend: Any) -> None:
     with tg.open(path, backend=backend) as archive:
         view = memoryview(archive["w"])
-        half = np.frombuffer(archive["h"], ml_dtypes.bfloat16)
+        flat = np.frombuffer(archive["w"], np.float32)
         assert view.readonly == (backend == "mmap")
         if backend == "mmap":
             assert np.shares_memory(np.asarray(view), archive["w"].numpy())
     del archive
     gc.collect()
     assert view.tolist() == MATRIX.tolist()
-    assert half.tolist() == MATRIX.reshape(-1).tolist()
+    assert flat.tolist() == MATRIX.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize("consumer", [memoryview, np.asarray, np.frombuffer, partial(np.frombuffer, dtype="u1")])
+def test_consumers_hold_on_to_the_memory(consumer: Callable[[object], Any]) -> None:
+    """Also those that keep the exporter, and not what it exported."""
+    made: list[weakref.ref[NDArray[Any]]] = []
+
+    class Fresh(Exporter):
+        def _buffer(self, flags: int) -> memoryview:
+            array = np.arange(6.0)
+            made.append(weakref.ref(array))
+            return array.data
+
+    consumed = consumer(Fresh())
+    gc.collect()
+    assert made[-1]() is not None
+    del consumed
+    gc.collect()
+    assert all(memory() is None for memory in made)
 
 
 def test_consumers_of_bytes(path: Path) -> None:

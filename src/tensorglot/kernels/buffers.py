@@ -19,7 +19,11 @@ __all__ = ["Exporter"]
 
 @cython.cclass
 class Exporter:
-    """A base class without state."""
+    """A base class without state.
+
+    Releasing needs no work, but `np.frombuffer` holds on to the memory only where a class can be told of it: without
+    these methods it keeps the exporter alone, and its elements are in memory that has been freed.
+    """
 
     if cython.compiled:
 
@@ -27,11 +31,17 @@ class Exporter:
             # What the consumer keeps, and releases, is the memoryview: this object is not needed any more.
             PyObject_GetBuffer(self._buffer(flags), buffer, flags)
 
+        def __releasebuffer__(self, buffer: cython.pointer(Py_buffer)):  # type: ignore[no-untyped-def]
+            pass
+
     else:
         __slots__ = ()
 
         def __buffer__(self, flags: int) -> memoryview:
             return self._buffer(flags)
+
+        def __release_buffer__(self, view: memoryview) -> None:
+            pass
 
     def _buffer(self, flags: int) -> memoryview:
         """What is exported, for the PyBUF flags of a consumer."""

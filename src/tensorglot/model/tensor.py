@@ -495,7 +495,7 @@ class Tensor(Exporter):
         """The elements as `numpy` returns them, for `memoryview(t)`; Python 3.11 needs compiled kernels for it.
 
         An element type that memoryview has no format for (bfloat16) is exported as bytes to a
-        consumer that asks for no format: `np.frombuffer(t, bfloat16)`, `file.write(t)`.
+        consumer that asks for no format: `file.write(t)`.
         """
         try:
             array = self.numpy()
