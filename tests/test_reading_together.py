@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +194,22 @@ def test_what_is_read_at_once_is_bounded(count: int, tmp_path: Path, monkeypatch
         name: array.tolist() for name, array in small.items()
     }
     assert max(reads, default=0) < 1 << 16
+
+
+class Unlisted(dict[int, Any]):
+    """Sources by row, of which there may be a million: asking for some rows must not go through all."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("all sources were listed")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+def test_the_files_of_some_rows_are_found_without_going_through_all(tmp_path: Path) -> None:
+    for name in "ab":
+        tg.save(tmp_path / f"{name}.bt", {f"{name}{i}": np.arange(i + 1) for i in range(3)})
+    with tg.open([tmp_path / "a.bt", tmp_path / "b.bt"]) as archive:
+        sources = archive.index.sources
+        several = archive.with_index(replace(archive.index, sources=Unlisted(sources)))
+        found = several.by_source(np.array([5, 0, 4, 1]))
+        assert [(source, rows.tolist()) for source, rows in found] == [(sources[5], [0, 2]), (sources[0], [1, 3])]

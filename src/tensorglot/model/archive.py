@@ -306,10 +306,12 @@ class Archive(Mapping[str, Tensor]):
     def by_source(self, rows: NDArray[np.int64]) -> list[tuple[Source, NDArray[np.int64]]]:
         """The files of the archive, and the positions in `rows` of the rows in each."""
         own, sources = self.source, self.index.sources  # may be closed meanwhile
-        held = {id(source): source for source in (own, *sources.values()) if source is not None}
-        if len(held) == 1:
-            return [(source, np.arange(len(rows))) for source in held.values()]
-        ids = np.array([id(sources.get(row, own)) for row in rows.tolist()], np.int64)
+        if own is not None and not sources:
+            return [(own, np.arange(len(rows)))]
+        # Asks for these rows only: a file of many tensors is read by many calls.
+        each = [sources.get(row, own) for row in rows.tolist()]
+        held = {id(source): source for source in each if source is not None}
+        ids = np.array([id(source) for source in each], np.int64)
         return [(source, np.flatnonzero(ids == key)) for key, source in held.items()]
 
     def _row_chunks(self, row: int) -> Iterator[Chunk]:

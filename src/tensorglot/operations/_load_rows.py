@@ -45,7 +45,8 @@ def is_plain(archive: Archive) -> bool:
 
 def is_shared(archive: Archive) -> bool | None:
     """Whether the files are mapped, all or none of them; None if it depends on the file."""
-    mapped = {held.view(0, 0) is not None for held, _ in archive.by_source(np.empty(0, np.int64))}
+    held = {id(held): held for held in (archive.source, *archive.index.sources.values()) if held is not None}
+    mapped = {source.view(0, 0) is not None for source in held.values()}
     return mapped.pop() if len(mapped) == 1 else None
 
 
