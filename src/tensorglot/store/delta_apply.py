@@ -16,7 +16,7 @@ not its base.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -122,29 +122,31 @@ class _Work:
             base = target.row.base
             if base is None or root_digest(target.digests, len(target.data)) != base.digest:
                 raise not_base(target.name, "its values differ")
-        bodies = [(target, body) for target in self._changed for body in self._bodies(target) if in_full(body)]
-        for_each(self._hash_full, bodies)
+        self._for_each_body(self._hash_full, full=True)
 
-    def _hash_full(self, item: tuple[Target, Body]) -> None:
-        target, body = item
+    def _for_each_body(self, work: Callable[[Target, Body], None], *, full: bool) -> None:
+        """Chunks that change: those that the delta has in full, or the others."""
+        bodies = {
+            (target, body.position): body
+            for target in self._changed
+            for body in self._bodies(target)
+            if in_full(body) == full
+        }
+
+        def run(batch: list[Place]) -> None:
+            for place in batch:
+                work(place[0], bodies[place])
+
+        for_each(run, _batches(bodies))
+
+    def _hash_full(self, target: Target, body: Body) -> None:
         with _name_errors(target):
             nbytes = len(target.chunk(body.position))
             self._full[id(target), body.position] = self._file.full_digest(body, nbytes)
 
     def change(self) -> None:
-        bodies = {
-            (target, body.position): body
-            for target in self._changed
-            for body in self._bodies(target)
-            if not in_full(body)
-        }
-
-        def work(batch: list[Place]) -> None:
-            for target, position in batch:
-                self._apply(target, bodies[target, position])
-
         try:
-            for_each(work, _batches(bodies))
+            self._for_each_body(self._apply, full=False)
             self._compare()
         except BaseException:
             for_each(self._undo, self._begun)
@@ -170,14 +172,13 @@ class _Work:
             encodings.apply(body.encoding, self._file.body(body), chunk, undo=True)
 
     def finish(self) -> None:
-        bodies = [(target, body) for target in self._changed for body in self._bodies(target) if in_full(body)]
-        for_each(
-            lambda item: encodings.decode(item[1].encoding, self._file.body(item[1]), item[0].chunk(item[1].position)),
-            bodies,
-        )
+        self._for_each_body(self._fill, full=True)
         for target in self._changed:
             if target.write_back is not None:
                 target.write_back()
+
+    def _fill(self, target: Target, body: Body) -> None:
+        encodings.decode(body.encoding, self._file.body(body), target.chunk(body.position))
 
 
 @contextmanager
