@@ -37,6 +37,7 @@ __all__ = [
     "lock",
     "name_in_errors",
     "open_spool",
+    "sync_folder",
     "temporary_name",
     "write_at",
 ]
@@ -55,6 +56,15 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 def temporary_name() -> str:
     """A random name for a file or directory that is being written."""
     return f".tensorglot-{os.urandom(8).hex()}.tmp"
+
+
+def sync_folder(path: str | os.PathLike[str]) -> None:
+    """Makes the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def is_temporary(name: str) -> bool:

@@ -29,7 +29,7 @@ import numpy as np
 from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, LimitError, TruncatedError
 from tensorglot.io.local import Stamp, add_path_to_errors, change_error, file_stamp, stamp_of
 from tensorglot.io.place import Place, as_place
-from tensorglot.io.sink import Writable, temporary_name
+from tensorglot.io.sink import Writable, sync_folder, temporary_name
 from tensorglot.io.source import source_for
 from tensorglot.io.target import open_target
 from tensorglot.limits import Limits
@@ -128,7 +128,7 @@ class SetAside:
         try:
             os.rename(self._path, self._aside)  # noqa: PTH104
             if self._durable:
-                _sync(self._folder)
+                sync_folder(self._folder)
         except BaseException:
             self.put_back()
             raise
@@ -162,14 +162,6 @@ def _is_sidecar(path: str) -> bool:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         return os.pread(fd, len(_MAGIC), 0) == _MAGIC
-    finally:
-        os.close(fd)
-
-
-def _sync(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
     finally:
         os.close(fd)
 

@@ -29,7 +29,7 @@ from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.folder import Folder
 from tensorglot.io.place import Place, as_place
-from tensorglot.io.sink import Writable, name_in_errors, temporary_name
+from tensorglot.io.sink import Writable, name_in_errors, sync_folder, temporary_name
 from tensorglot.io.target import open_target
 from tensorglot.io.urls import check_target
 from tensorglot.limits import Limits
@@ -118,7 +118,8 @@ def _new_directory(given: Folder, durable: bool) -> Iterator[Folder]:
         yield Folder(Place.at(str(temporary)))
         temporary.chmod(mode)
         _rename(temporary, directory)
-        _sync(directory.parent, durable)
+        if durable:
+            sync_folder(directory.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -180,15 +181,6 @@ def _rename(temporary: Path, directory: Path) -> None:
         raise InputError(
             "the target was written to by another process during the split", rule="split.target", path=str(directory)
         ) from error
-
-
-def _sync(directory: Path, durable: bool) -> None:
-    if durable:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
 
 
 def merge(

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from tensorglot.errors import FormatError, InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.pieces import Piece
-from tensorglot.io.sink import AtomicFile, is_temporary
+from tensorglot.io.sink import AtomicFile, is_temporary, sync_folder
 from tensorglot.threads import Lock
 
 __all__ = ["Backend", "Directory", "Entry", "File", "Writer"]
@@ -212,7 +212,7 @@ class Directory:
         path = self._path(key)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # noqa: PTH108
-            _sync(os.path.dirname(path))  # noqa: PTH120
+            sync_folder(os.path.dirname(path))  # noqa: PTH120
 
     def list(self, folder: str) -> list[Entry]:
         found = []
@@ -326,11 +326,3 @@ class _Announcement:
                 os.unlink(self._path)  # noqa: PTH108
         finally:
             os.close(self._fd)
-
-
-def _sync(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

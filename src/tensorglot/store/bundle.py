@@ -40,7 +40,6 @@ __all__ = ["Bundle", "read_bundle", "write_bundle"]
 _CID_NBYTES = 36
 _MOST_NBYTES = 2 * CHUNK_NBYTES
 """Most bytes of a block."""
-_READ_NBYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,6 @@ class Session:
 
     def __init__(self, backend: Backend, packs: Packs, writer: Writer, stack: ExitStack) -> None:
         self.packs = packs
-        self.written_nbytes = 0
         self._backend = backend
         self._writer = writer
         self._stack = stack
@@ -150,7 +149,6 @@ class Session:
             index = self._pack.finish()
             self._stack.pop_all().close()
             self.packs.add(self._name, index)
-            self.written_nbytes += index.nbytes
             self._pack = None
             self._count += 1
 
