@@ -19,21 +19,7 @@ except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
     from cython.cimports.libc.string import memcmp
-    from cython.cimports.tensorglot.kernels.cbor_heads import (
-        ARRAY,
-        BREAK,
-        BYTES,
-        ENDS,
-        MAP,
-        OK,
-        OPEN_ENDED,
-        RESERVED,
-        SPECIAL,
-        TAG,
-        TEXT,
-        argument_of,
-        head_end,
-    )  # fmt: skip
+    from cython.cimports.tensorglot.kernels.cbor_heads import *  # noqa: F403
     from cython.cimports.tensorglot.kernels.primitives import invalid_utf8, is_ascii, longlongs_of
 else:
     from tensorglot.kernels.cbor_heads import (
@@ -50,7 +36,7 @@ else:
         TEXT,
         argument_of,
         head_end,
-    )  # fmt: skip
+    )
     from tensorglot.kernels.primitives import invalid_utf8, is_ascii, longlongs_of
 
 FAULTS = (

@@ -18,21 +18,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.cbor_heads import (
-        ARRAY,
-        BREAK,
-        BYTES,
-        ENDS,
-        MAP,
-        OK,
-        OPEN_ENDED,
-        SPECIAL,
-        TAG,
-        TEXT,
-        UINT,
-        argument_of,
-        head_end,
-    )  # fmt: skip
+    from cython.cimports.tensorglot.kernels.cbor_heads import *  # noqa: F403
     from cython.cimports.tensorglot.kernels.primitives import longlongs_of, same, zero_byte
 else:
     from tensorglot.kernels.cbor_heads import (
@@ -49,7 +35,7 @@ else:
         UINT,
         argument_of,
         head_end,
-    )  # fmt: skip
+    )
     from tensorglot.kernels.primitives import longlongs_of, same, zero_byte
 
 FAULTS = (
