@@ -16,7 +16,6 @@ from itertools import chain
 from tensorglot.containers.hdf5.attributes import read_attributes
 from tensorglot.containers.hdf5.chunks import DEFLATE, FLETCHER32, SHUFFLE, CheckedChunks, Chunk, Chunked, Unreadable
 from tensorglot.containers.hdf5.claims import Claims
-from tensorglot.containers.hdf5.committed import follow_type
 from tensorglot.containers.hdf5.dense import dense_links
 from tensorglot.containers.hdf5.indexes import ChunkIndex, Stored
 from tensorglot.containers.hdf5.objects import (
@@ -30,8 +29,7 @@ from tensorglot.containers.hdf5.objects import (
     Message,
     Objects,
 )
-from tensorglot.containers.hdf5.space import UNLIMITED, parse_most, parse_shape
-from tensorglot.containers.hdf5.types import DTYPES, Element, parse_type
+from tensorglot.containers.hdf5.types import DTYPES, UNLIMITED, Element, parse_most, parse_shape, read_type
 from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, escape
 from tensorglot.limits import Limits
 from tensorglot.model.builder import IndexBuilder, Row
@@ -123,9 +121,8 @@ class _Dataset:
         for kind, what in ((DATASPACE, "dataspace"), (DATATYPE, "datatype")):
             if kind not in by_kind:
                 raise FormatError(f"a dataset has no {what}", rule="hdf5.dataset", offset=by_kind[LAYOUT].offset)
-        space, kind_of = by_kind[DATASPACE], follow_type(objects, by_kind[DATATYPE])
+        space, element = by_kind[DATASPACE], read_type(objects, by_kind[DATATYPE])
         shape = parse_shape(objects, space.data, space.offset - objects.begin)
-        element = parse_type(kind_of.data, kind_of.offset)
         if shape is None:
             return Row(dtype=f"empty {element.name}", shape=())
         if len(shape) > limits.rank:
