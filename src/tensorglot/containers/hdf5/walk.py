@@ -80,8 +80,7 @@ def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes:
         inner: dict[str, int] = {}
         for link in chain(objects.links(messages, address), dense_links(objects, messages, address)):
             entries += 1
-            if entries > limits.tensors_or():
-                raise LimitError("more entries of groups than Limits.tensors", rule="hdf5.limit.tensors")
+            limits.check_tensors(entries, rule="hdf5.limit.tensors", what="entries of groups")
             name = _join(path, link.name, objects, address)
             if link.address is None:
                 notes.append(Note("hdf5.link", f"the link '{escape(name)}' is not followed"))
@@ -125,8 +124,7 @@ class _Dataset:
         shape = parse_shape(objects, space.data, space.offset - objects.begin)
         if shape is None:
             return Row(dtype=f"empty {element.name}", shape=())
-        if len(shape) > limits.rank:
-            raise LimitError(f"{len(shape)} dimensions exceed Limits.rank", rule="hdf5.limit.rank", offset=space.offset)
+        limits.check_rank(len(shape), rule="hdf5.limit.rank", offset=space.offset)
         if math.prod(size for size in shape if size) * element.nbytes >= 1 << 60:
             raise FormatError("the dataset would have 2**60 bytes or more", rule="hdf5.shape", offset=space.offset)
         name = DTYPES[element.name] if element.known else _marked_type(objects, messages, element)

@@ -180,7 +180,7 @@ def _root(cursor: cbor.Cursor, limits: Limits) -> tuple[Scanned, dict[str, Shard
     for key in cursor.text_keys("manifest"):
         if key == "objects":
             count = cursor.count(key, cbor.MAP)
-            rules.check_count(count, cursor.base, limits)
+            limits.check_tensors(count, rule=rules.COUNT_RULE, offset=cursor.base)
             objects = scan(cursor, count, _OBJECT, _PART)
         elif key == "shards":
             shards = read_shards(cursor)
