@@ -14,7 +14,7 @@ from tensorglot.model.index import Index
 from tensorglot.model.tensor import Tensor
 from tensorglot.operations._cast import Cast, CastCodec, cast_tensor
 from tensorglot.operations._conversion_plan import Plan, Step
-from tensorglot.operations._quantize import Quantization, QuantizeCodec, quantize_tensor, scheme_of
+from tensorglot.operations.quantize import Quantization, QuantizeCodec, quantize_tensor, scheme_of
 from tensorglot.threads import Executor
 
 __all__ = ["Account", "make_archive"]

@@ -32,9 +32,9 @@ from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, Rename, Schemes, Select
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress
-from tensorglot.operations._quantize import Quantization
 from tensorglot.operations._sidecar import check_target, write_sidecar
 from tensorglot.operations.open import OpenOptions, Verify, open_source
+from tensorglot.operations.quantize import Quantization
 from tensorglot.operations.save import prepare, write_archive
 from tensorglot.operations.verify import Problem, Report
 from tensorglot.threads import Executor
