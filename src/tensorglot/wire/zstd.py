@@ -101,7 +101,7 @@ def scan(read: Read, size: int, nbytes: int, *, max_window: int, begin: int = 0)
     """
     frames = [frame for _, frame in _walk(read, size, nbytes, max_window, begin) if frame is not None]
     if not frames:
-        raise FormatError("no zstd frame", rule="zstd.empty", offset=begin)
+        raise FormatError("the encoded data has no zstd frame", rule="zstd.empty", offset=begin)
     return frames
 
 
@@ -265,7 +265,7 @@ def _stretches(chunks: Iterable[Buffer], size: int, nbytes: int, max_window: int
             enough = 2 * arrived - reached  # a large frame is not copied for each chunk of it
         waiting, begin = [data[reached - begin :]], reached
     if not found:
-        raise FormatError("no zstd frame", rule="zstd.empty", offset=0)
+        raise FormatError("the encoded data has no zstd frame", rule="zstd.empty", offset=0)
 
 
 def read_held(data: memoryview, begin: int = 0) -> Read:

@@ -118,7 +118,7 @@ def _place(places: _Places, name: str, offset: tuple[int, ...] | None) -> Place:
 
 def _pairs(value: Any, what: str) -> list[tuple[Any, Any]]:
     if type(value) is not Pairs:
-        raise FormatError(f"{what} is not a dict", rule="dcp.metadata")
+        raise FormatError(f"'{what}' of .metadata must be a dict", rule="dcp.metadata")
     return list(zip(value[::2], value[1::2], strict=True))
 
 

@@ -94,7 +94,9 @@ def read(source: Source, options: ReadOptions) -> Index:
     if manifest is None:
         if options.strict:
             raise FormatError(
-                "the file is a shard of another one", rule="ztensor.strict.shard", offset=source.size - FOOTER_2
+                "a data shard has no canonical form: open the root that names it",
+                rule="ztensor.strict.shard",
+                offset=source.size - FOOTER_2,
             )
         return Index.concat([], format="ztensor@2")
     data, begin = manifest
