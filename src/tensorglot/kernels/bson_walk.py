@@ -348,7 +348,10 @@ def find_all(
     rows: cython.Py_ssize_t = 0
     kept: cython.Py_ssize_t
     document: cython.Py_ssize_t = 0
-    found: cython.longlong
+    wanted: cython.int = 0x04 if arrays else 0x05
+    entered: cython.int = 0x03 if arrays else 0x04
+    low: cython.longlong
+    high: cython.longlong
     nbytes: cython.longlong
     unspent: cython.longlong
     # Invariant: the documents before walk.at are counted in `document`, what they have is in the first `rows`
@@ -365,18 +368,23 @@ def find_all(
             # walk.depth < deepest: the names of all open levels are at name_begins[level] to name_ends[level]
             name_begins[walk.depth] = walk.name
             name_ends[walk.depth] = walk.value
-            found = 0
-            if walk.kind == 0x04 and arrays:
-                found = _number_kinds(walk.data, walk.value, walk.after)
-                if found == 0:
-                    continue
-            elif walk.kind in (0x03, 0x04):
+            if walk.kind == 0x03 or walk.kind == entered:
                 if walk.depth + 1 == deepest:
                     return DEPTH, walk.name - 1, rows, document, budget
                 walk.enter()
                 continue
-            elif arrays or walk.kind != 0x05 or walk.data[walk.value + 4] != 9:
+            if walk.kind != wanted:
                 continue
+            if arrays:
+                low = _number_kinds(walk.data, walk.value, walk.after)
+                high = walk.after - walk.value
+                if low == 0:
+                    continue
+            else:
+                low = walk.value + 5
+                high = walk.after
+                if walk.data[walk.value + 4] != 9:
+                    continue
             if rows == room:
                 return FULL, start, kept, document, unspent
             nbytes = 0
@@ -391,8 +399,8 @@ def find_all(
                 field = paths[path] = len(paths)
             documents[rows] = first + document
             fields[rows] = field
-            begins[rows] = found if arrays else walk.value + 5
-            ends[rows] = walk.after - walk.value if arrays else walk.after
+            begins[rows] = low
+            ends[rows] = high
             rows += 1
         if step < 0:
             return step, walk.at, rows, document, budget
