@@ -78,7 +78,7 @@ def load(
         given = output_arrays(out or {})
         wanted = None if names is None else as_names(names, "names", "load.names")
         loaded = load_archive(archive, wanted, given, threads)
-    values: dict[str, Any] = {**loaded, **(out or {})}
+    values: dict[str, Any] = {**loaded, **out} if out else loaded
     for name, value in loaded.items() if framework != "numpy" else ():
         if name not in given:
             values[name] = _export(name, value, framework, convert)
