@@ -8,6 +8,7 @@ from contextlib import closing
 
 import pytest
 
+import test_hdf5_chunks
 from figures import seen
 from fuzzing import differential, oracles
 from peers import needs
@@ -39,6 +40,11 @@ def test_the_invariant_holds_for_mutants() -> None:
 def test_every_rule_on_the_list_has_a_reason() -> None:
     assert differential.REFUSED.keys() == set(differential.FORMATS)
     assert all(reason for rules in differential.REFUSED.values() for reason in rules.values())
+
+
+def test_bytes_of_two_datasets_are_a_known_difference() -> None:
+    data = test_hdf5_chunks.two_spans(test_hdf5_chunks.contiguous)
+    assert differential.check(("hdf5", data)) == "hdf5: we refuse, hdf5.data.overlap"
 
 
 @pytest.mark.parametrize(
