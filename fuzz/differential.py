@@ -89,6 +89,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "hdf5.space": "likewise",
         "hdf5.heap": "attributes, which are read here with the file",
         "hdf5.attribute*": "likewise",
+        "hdf5.object.message": "likewise: a message that is too short for an attribute",
     },
     "bson": {
         "bson.utf8": "keys of arrays are not read, and text below a vector's path",
