@@ -26,7 +26,7 @@ from campaign import Result, describe, run_target
 
 FOLDER = Path(__file__).parent
 RECORD = FOLDER.parent / "build" / "campaigns.jsonl"
-WEIGHTS = {"kernels": 0.1, "chunk_encodings": 0.3, "opening": 2.0, "foreign": 2.0, "differential": 2.0}
+WEIGHTS = {"kernels": 0.5, "chunk_encodings": 0.3, "opening": 2.0, "foreign": 2.0, "differential": 2.0}
 """Shares of the time, of targets whose share is not 1."""
 
 
