@@ -73,6 +73,11 @@ INDEXES: dict[str, tuple[Change, str]] = {
     "a type of 2^62 elements": (
         lambda index: index["types"].__setitem__(0, "4611686018427387904 * int8"), "delta.index",
     ),
+    "4 TiB of which no chunk is there": (
+        lambda index: (
+            index["types"].__setitem__(4, f"{1 << 42} * int8"), _row(4, nbytes=1 << 42, base=NONE)(index)
+        ), "delta.index",
+    ),
     "a symbolic type": (lambda index: index["types"].__setitem__(0, "N * int8"), "delta.index"),
     "no type": (lambda index: index["types"].__setitem__(0, "("), "dynd.type.syntax"),
 }  # fmt: skip
