@@ -75,6 +75,7 @@ def test_the_definition_in_the_documentation(size, monkeypatch):
     code = page.split("```python\n")[-1].split("assert")[0]
     assert code.count("2**20") == 3
     assert code.count("8192") == 2
+    assert (module.CHUNK_NBYTES, module.FANOUT) == (2**20, 8192)
     theirs = {}
     exec(code.replace("2**20", "16").replace("8192", "4"), theirs)
     monkeypatch.setattr(module, "CHUNK_NBYTES", 16)
