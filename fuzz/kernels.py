@@ -30,7 +30,6 @@ import numpy as np
 import tensorglot as tg
 from fuzzing import bson, changes
 from tensorglot.containers import bintensors, safetensors
-from tensorglot.containers.ztensor import v2
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.wire.cbor import DETERMINISTIC, LENIENT
 
@@ -145,15 +144,16 @@ ENTRIES: dict[str, Entry] = {
         "safetensors", _safetensors, lambda kernel, data: kernel.scan(data, CODES, BITS, 1000, 64, 1000), _scanned
     ),
     **{f"cbor {name}": Entry(
-        "cbor", _manifests, lambda kernel, data, profile=profile: kernel.check(data, 0, len(data), profile),
+        "cbor_check", _manifests, lambda kernel, data, profile=profile: kernel.check(data, 0, len(data), profile),
         lambda result, data: _in(result[1], data),
     ) for name, profile in (("lenient", LENIENT), ("deterministic", DETERMINISTIC))},
     "cbor skip": Entry(
-        "cbor", _manifests, lambda kernel, data: kernel.skip(data, 0, len(data)),
+        "cbor_scan", _manifests, lambda kernel, data: kernel.skip(data, 0, len(data)),
         lambda result, data: result == -1 or _in(result, data),
     ),
     "cbor attributes": Entry(
-        "cbor", _manifests, lambda kernel, data: kernel.scan_attributes(data, 0, 1000) if _checked(data) else ("", 0),
+        "cbor_scan", _manifests,
+        lambda kernel, data: kernel.scan_attributes(data, 0, 1000) if _checked(data) else ("", 0),
         lambda result, data: _in(result[1], data),
     ),
     "bson count": Entry(
@@ -177,7 +177,7 @@ ENTRIES: dict[str, Entry] = {
 
 def _checked(data: bytes) -> bool:
     """The scan of attributes is for bytes that a check has passed."""
-    return bool(v2.kernel.check(data, 0, len(data), LENIENT)[0] == "")
+    return bool(compiled("cbor_check").check(data, 0, len(data), LENIENT)[0] == "")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The walker compiled and interpreted: the same faults at the same bytes, the same columns, for any input."""
+"""The kernels of CBOR compiled and interpreted: the same faults at the same bytes, the same columns, for any input."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from tensorglot.containers.ztensor.scan import NOTHING, Columns, Field, Record
 from tensorglot.errors import FormatError
-from tensorglot.kernels import cbor as kernel
+from tensorglot.kernels import cbor_check, cbor_scan
 from tensorglot.wire.cbor import DETERMINISTIC, LENIENT, Profile, check, encode
 from test_cbor import DAG, FORMS, values
 from ztensor_builder import Long, Open, Pairs, Raw, cbor, entry, part, tensor
 
-SOURCE = Path(kernel.__file__).parent / "cbor.py"
+FOLDER = Path(cbor_scan.__file__).parent
 
 
-def interpreted() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("interpreted_cbor", SOURCE)
+def interpreted(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -33,7 +33,7 @@ def interpreted() -> ModuleType:
     return module
 
 
-PLAIN = interpreted()
+PLAIN_CHECK, PLAIN_SCAN = interpreted("cbor_check"), interpreted("cbor_scan")
 PROFILES = (LENIENT, DETERMINISTIC, DAG)
 
 OBJECT = Record(
@@ -77,17 +77,19 @@ ENTRY = Record(
 
 
 def test_the_two_are_two() -> None:
-    assert not PLAIN.cython.compiled
-    assert PLAIN.FAULTS == kernel.FAULTS
-    assert PLAIN.KINDS == kernel.KINDS
+    assert not PLAIN_CHECK.cython.compiled
+    assert not PLAIN_SCAN.cython.compiled
+    assert PLAIN_CHECK.FAULTS == cbor_check.FAULTS
+    assert PLAIN_SCAN.FAULTS == cbor_scan.FAULTS
+    assert PLAIN_SCAN.KINDS == cbor_scan.KINDS
 
 
 def same_check(data: bytes, profile: Profile) -> None:
-    found = kernel.check(data, 0, len(data), profile)
-    assert found == PLAIN.check(data, 0, len(data), profile)
+    found = cbor_check.check(data, 0, len(data), profile)
+    assert found == PLAIN_CHECK.check(data, 0, len(data), profile)
     if not found[0]:
-        assert kernel.skip(data, 0, len(data)) == PLAIN.skip(data, 0, len(data)) == found[1]
-        assert kernel.head(data, 0) == PLAIN.head(data, 0)
+        assert cbor_scan.skip(data, 0, len(data)) == PLAIN_SCAN.skip(data, 0, len(data)) == found[1]
+        assert cbor_scan.head(data, 0) == PLAIN_SCAN.head(data, 0)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=[form[0] for form in FORMS])
@@ -128,7 +130,7 @@ def same_scan(value: Any, count: int, records: tuple[Record, Record]) -> Any:
     except FormatError:
         return None
     for room in (0, 1, 8):
-        results = [scanned(module, data, 1, count, records, room) for module in (kernel, PLAIN)]
+        results = [scanned(module, data, 1, count, records, room) for module in (cbor_scan, PLAIN_SCAN)]
         assert results[0] == results[1]
     return results[0]
 
@@ -221,7 +223,7 @@ def test_scans_that_were_not_checked_stay_inside(case: str) -> None:
     """Whatever the bytes end with, both forms report the same fault."""
     data = cbor(FINE[case])
     for end in range(len(data)):
-        results = [scanned(module, data[:end], 1, 1, (OBJECT, PART), 8) for module in (kernel, PLAIN)]
+        results = [scanned(module, data[:end], 1, 1, (OBJECT, PART), 8) for module in (cbor_scan, PLAIN_SCAN)]
         assert results[0] == results[1]
         assert results[0][0]
 
@@ -233,16 +235,20 @@ CHUNKS = {"7f6161ff": "", "7f780161ff": "shortest", "7f78": "ends", "7f78ff": "e
 @pytest.mark.parametrize("form", CHUNKS)
 def test_heads_of_chunks(form: str) -> None:
     data = bytes.fromhex(form)
-    found = kernel.check(data, 0, len(data), SHORT_CHUNKS)
-    assert found == PLAIN.check(data, 0, len(data), SHORT_CHUNKS)
+    found = cbor_check.check(data, 0, len(data), SHORT_CHUNKS)
+    assert found == PLAIN_CHECK.check(data, 0, len(data), SHORT_CHUNKS)
     assert found[0] == CHUNKS[form]
 
 
-@pytest.mark.parametrize("module", [kernel, PLAIN], ids=["compiled", "interpreted"])
-def test_spans_outside_of_the_bytes(module: Any) -> None:
+@pytest.mark.parametrize(
+    ("checker", "module"),
+    [(cbor_check, cbor_scan), (PLAIN_CHECK, PLAIN_SCAN)],
+    ids=["compiled", "interpreted"],
+)
+def test_spans_outside_of_the_bytes(checker: Any, module: Any) -> None:
     data = b"\x18\x64"
     for begin, end in ((-1, 2), (0, 3), (2, 1), (3, 3)):
-        assert module.check(data, begin, end, LENIENT) == ("ends", begin)
+        assert checker.check(data, begin, end, LENIENT) == ("ends", begin)
         assert module.skip(data, begin, end) == -1
     for at in (-1, 2, 9):
         with pytest.raises(IndexError):

@@ -10,7 +10,8 @@ the position, as the first two results. The caller has the messages.
 
     bintensors     the header of BinTensors, both ways
     safetensors    the JSON header of safetensors, both ways
-    cbor           CBOR: checked against a profile, skipped, scanned to columns
+    cbor_check     CBOR against a profile
+    cbor_scan      checked CBOR: heads, where items end, maps to columns
     ztensor_index  the index of zTensor 0.1, from columns to CBOR
     varint_decode  varint chains of ragged data to columns
     varint_encode  and back
@@ -25,8 +26,9 @@ the position, as the first two results. The caller has the messages.
     planes         byte planes of elements, and the places where two buffers differ
     zstd_blocks    where a zstd frame ends
 
-Four modules are not compiled: varints has the numbers by which the two varint kernels
+Five modules are not compiled: varints has the numbers by which the two varint kernels
 are told what to do, and answer. primitives is what kernels share, in Python; its C
-form is `primitives.pxd`. crc32c_step is the same for one loop of C with an instruction of
-the processor. nocython stands in for the `cython` module where that is not installed.
+form is `primitives.pxd`. cbor_heads is the same for the heads of CBOR, and crc32c_step for
+one loop of C with an instruction of the processor. nocython stands in for the `cython`
+module where that is not installed.
 """

@@ -1,6 +1,6 @@
 """Decodes and encodes CBOR (RFC 8949) under a profile, which says how strict to be.
 
-A profile lists the encodings that a format allows. The kernel `cbor.check` validates
+A profile lists the encodings that a format allows. The kernel `cbor_check` validates
 bytes against it once; `Cursor` reads only validated bytes, and so checks nothing but the
 type of the item that it was asked for. Knows no tensor and no file.
 
@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError
-from tensorglot.kernels import cbor as kernel
+from tensorglot.kernels import cbor_check, cbor_scan
 
 __all__ = [
     "DETERMINISTIC",
@@ -142,7 +142,7 @@ _REFUSALS: dict[str, tuple[type[FormatError], str]] = {
 
 def check(data: bytes, profile: Profile, *, base: int = 0) -> None:
     """Checks that the bytes are exactly one item that the profile allows; `base` is their offset, for errors."""
-    fault, position = kernel.check(data, 0, len(data), profile)
+    fault, position = cbor_check.check(data, 0, len(data), profile)
     if fault:
         kind, message = _REFUSALS[fault]
         raise kind(message, rule=f"cbor.{fault}", offset=base + position)
@@ -174,7 +174,7 @@ class Cursor:
 
     def _head(self) -> tuple[int, int, int | None]:
         """Major type, additional information, argument; the argument of an indefinite length is None."""
-        major, info, argument, self.pos = kernel.head(self.data, self.pos)
+        major, info, argument, self.pos = cbor_scan.head(self.data, self.pos)
         return major, info, None if info == 31 else argument
 
     def _expect(self, kind: int, what: str) -> None:
@@ -244,7 +244,7 @@ class Cursor:
     def skip(self) -> tuple[int, int]:
         """Skips one item; returns its span."""
         begin = self.pos
-        self.pos = kernel.skip(self.data, begin, len(self.data))
+        self.pos = cbor_scan.skip(self.data, begin, len(self.data))
         return begin, self.pos
 
     def _string(self) -> bytes:

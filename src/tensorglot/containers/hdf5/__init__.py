@@ -4,9 +4,7 @@
     btrees      B-trees of version 2
     heaps       fractal heaps
     dense       links and attributes in such heaps
-    types       element types
-    committed   types that several objects share
-    space       shapes
+    types       element types and shapes
     walk        the datasets of all groups: the name and the storage of each tensor
     attributes  the attributes of the root, as metadata
     claims      what all datasets together may claim of the file

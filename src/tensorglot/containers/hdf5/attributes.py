@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.containers.hdf5.committed import follow_type
 from tensorglot.containers.hdf5.dense import dense_attributes
 from tensorglot.containers.hdf5.objects import ATTRIBUTE, DATATYPE, Message, Objects
-from tensorglot.containers.hdf5.space import parse_shape
-from tensorglot.containers.hdf5.types import Element, parse_type
+from tensorglot.containers.hdf5.types import Element, parse_shape, read_type
 from tensorglot.errors import UnsupportedError, escape
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Note
@@ -52,8 +50,7 @@ def _attribute(objects: Objects, message: Message) -> tuple[str, Any]:
         at += -(-nbytes // 8) * 8 if version == 1 else nbytes
     name = pieces[0].split(b"\0")[0].decode(errors="replace")
     kind = Message(DATATYPE, pieces[1], message.offset, version > 1 and bool(flags & _SHARED_TYPE))
-    held = follow_type(objects, kind)
-    element = parse_type(held.data, held.offset)
+    element = read_type(objects, kind)
     shape = parse_shape(objects, pieces[2], address)
     count = 0 if shape is None else math.prod(shape)
     values = _values(objects, element, data[at:], count)

@@ -9,7 +9,7 @@ have a checksum each.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,15 +115,19 @@ class ChunkIndex:
         inside = all(at < count for at, count in zip(place, self.counts, strict=True))
         return tuple(place) if inside else None
 
-    def _element(self, data: bytes, number: int, free: int | None, filtered: bool) -> Stored | None:
-        """The chunk that an element of an array is."""
-        address = int.from_bytes(data[:8], "little")
-        place = None if address == UNDEFINED else self._place(number, free)
-        if place is None:
-            return None
-        if not filtered:
-            return Stored(place, address, None, 0)
-        return Stored(place, address, int.from_bytes(data[8:-4], "little"), int.from_bytes(data[-4:], "little"))
+    def _elements(
+        self, runs: Iterable[tuple[int, bytes]], size: int, free: int | None, filtered: bool
+    ) -> Iterator[Stored]:
+        """The chunks that runs of elements of an array are; a run has the number of its first element."""
+        for first, data in runs:
+            for i in range(len(data) // size):
+                element = data[i * size : (i + 1) * size]
+                address = int.from_bytes(element[:8], "little")
+                place = None if address == UNDEFINED else self._place(first + i, free)
+                if place is None:
+                    continue
+                nbytes = int.from_bytes(element[8:-4], "little") if filtered else None
+                yield Stored(place, address, nbytes, int.from_bytes(element[-4:], "little") if filtered else 0)
 
     def _check_element(self, filtered: int, size: int, address: int) -> None:
         if filtered not in (0, 1) or (size != 8 if not filtered else not 13 <= size <= 20):
@@ -147,11 +151,7 @@ class ChunkIndex:
             raise self._fault("a fixed array does not have an element for each chunk", root)
         if block == UNDEFINED:
             return
-        for first, data in self._pages(block, count, size, 1 << page_bits):
-            for i in range(len(data) // size):
-                found = self._element(data[i * size : (i + 1) * size], first + i, None, bool(filtered))
-                if found is not None:
-                    yield found
+        yield from self._elements(self._pages(block, count, size, 1 << page_bits), size, None, bool(filtered))
 
     def _pages(self, address: int, count: int, size: int, page: int) -> Iterator[tuple[int, bytes]]:
         """The elements of a block, which large blocks store in pages; pages that were never written are left out."""
@@ -185,11 +185,7 @@ class ChunkIndex:
         if block == UNDEFINED:
             return
         array = _ExtensibleArray(self, size, bits, direct, least, pointers, 1 << page_bits)
-        for first, data in array.runs(block):
-            for i in range(len(data) // size):
-                found = self._element(data[i * size : (i + 1) * size], first + i, free[0], bool(filtered))
-                if found is not None:
-                    yield found
+        yield from self._elements(array.runs(block), size, free[0], bool(filtered))
 
     def _btree(self) -> Iterator[Stored]:
         root, rank = self._root(6), len(self.counts)

@@ -228,7 +228,7 @@ class Objects:
             raise self.fault("no local heap at this address", "heap", heap)
         nbytes, _, data = struct.unpack_from("<3Q", head, 8)
         names = self.read(data, nbytes)
-        for node in self.leaves(tree, 0, 8):
+        for _, node in self.tree(tree, 0, 8):
             block = self.read(node, 8)
             if block[:4] != b"SNOD":
                 raise self.fault("no symbol table node at this address", "group.node", node)
@@ -241,13 +241,8 @@ class Objects:
                     raise self.fault("the name of an entry is outside its heap", "group.name", node)
                 yield Link(names[place:end], None if cache == 2 else address)
 
-    def leaves(self, tree: int, kind: int, key_nbytes: int) -> Iterator[int]:
-        """The addresses that the leaves of a B-tree (version 1) have as children."""
-        for _, child in self.tree(tree, kind, key_nbytes):
-            yield child
-
     def tree(self, root: int, kind: int, key_nbytes: int) -> Iterator[tuple[bytes, int]]:
-        """The key before each child of the leaves, and the child (III.A.1)."""
+        """The key before each child of the leaves of a B-tree of version 1, and the child's address (III.A.1)."""
         todo, count = [(root, -1)], 0
         while todo:
             node, level = todo.pop()

@@ -1,13 +1,20 @@
-"""Element types: those of NumPy in their usual form; all others have a name and a size (IV.A.2.d)."""
+"""Element types and shapes, which datasets and attributes have alike.
+
+Types of NumPy in their usual form are known; all others have a name and a size (IV.A.2.d).
+A message may only say in which other object the type is (a committed, or named, datatype:
+IV.A.2). That is followed once: the object must have the type itself, so references cannot
+form a circle.
+"""
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
 
-from tensorglot.errors import FormatError
+from tensorglot.containers.hdf5.objects import DATATYPE, Message, Objects
+from tensorglot.errors import FormatError, UnsupportedError
 
-__all__ = ["DTYPES", "Element", "parse_type"]
+__all__ = ["DTYPES", "UNLIMITED", "Element", "parse_most", "parse_shape", "read_type"]
 
 DTYPES: dict[str, str] = {
     name: name
@@ -37,6 +44,10 @@ _CLASSES = (
     "array",
 )
 _BOOL = (b"FALSE\0", b"TRUE\0")
+_IN_HEAP = 1
+"""From version 2 on: the message is in the heap of the file's table of shared messages."""
+UNLIMITED = (1 << 64) - 1
+"""The largest size of an axis without limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +64,27 @@ class Element:
     kind: str = ""
 
 
-def parse_type(data: bytes, offset: int) -> Element:
+def read_type(objects: Objects, message: Message) -> Element:
+    """The type that a message has, or that it refers to."""
+    if not message.shared:
+        return _parse_type(message.data, message.offset)
+    address = message.offset - objects.begin
+    version, kind = objects.unpack("<2B", message.data, address)
+    if version not in (1, 2, 3) or (version > 1 and kind == _IN_HEAP):
+        raise UnsupportedError(
+            "messages in a table of shared messages are not supported", rule="hdf5.shared", offset=message.offset
+        )
+    place = objects.unpack("<Q", message.data, address, 8 if version == 1 else 2)[0]
+    found = objects.committed.get(place)
+    if found is None:
+        types = [held for held in objects.header(place) if held.kind == DATATYPE]
+        if len(types) != 1 or types[0].shared:
+            raise objects.fault("a datatype refers to an object that has none of its own", "shared", place)
+        found = objects.committed[place] = types[0]
+    return _parse_type(found.data, found.offset)
+
+
+def _parse_type(data: bytes, offset: int) -> Element:
     """The type that a message describes; `offset` is for errors."""
     if len(data) < 8:
         raise FormatError("a datatype is too short", rule="hdf5.type", offset=offset)
@@ -112,9 +143,28 @@ def _complex(version: int, nbytes: int, rest: bytes, offset: int) -> tuple[str |
         inner = rest[at:]
         if len(inner) < 20 or inner[0] & 15 != 1:
             return None, False
-        parts.append((name, place, parse_type(inner, offset)))
+        parts.append((name, place, _parse_type(inner, offset)))
         at += 20
     (one, first, real), (two, second, imaginary) = parts
     if (one, two, first, second) != (b"r", b"i", 0, nbytes // 2) or real != imaginary or 2 * real.nbytes != nbytes:
         return None, False
     return {"float32": "complex64", "float64": "complex128"}.get(real.name), real.big_endian
+
+
+def parse_shape(objects: Objects, data: bytes, address: int) -> tuple[int, ...] | None:
+    """The shape in a dataspace (IV.A.2.b); None for a space without elements, which h5py calls empty."""
+    version, rank, _, kind = objects.unpack("<4B", data, address)
+    if version not in (1, 2):
+        raise UnsupportedError(
+            f"unsupported dataspace version {version}", rule="hdf5.space", offset=objects.begin + address
+        )
+    if version == 2 and kind == 2:
+        return None
+    return objects.unpack(f"<{rank}Q", data, address, 8 if version == 1 else 4)
+
+
+def parse_most(objects: Objects, data: bytes, address: int) -> tuple[int, ...]:
+    """The largest shape of a space that `parse_shape` accepts; UNLIMITED for an axis without limit."""
+    version, rank, flags, _ = objects.unpack("<4B", data, address)
+    begin = 8 if version == 1 else 4
+    return objects.unpack(f"<{rank}Q", data, address, begin + (8 * rank if flags & 1 else 0))

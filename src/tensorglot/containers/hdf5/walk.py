@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from tensorglot.containers.hdf5.attributes import read_attributes
 from tensorglot.containers.hdf5.chunks import DEFLATE, FLETCHER32, SHUFFLE, CheckedChunks, Chunk, Chunked, Unreadable
 from tensorglot.containers.hdf5.claims import Claims
-from tensorglot.containers.hdf5.committed import follow_type
 from tensorglot.containers.hdf5.dense import dense_links
 from tensorglot.containers.hdf5.indexes import ChunkIndex, Stored
 from tensorglot.containers.hdf5.objects import (
@@ -30,8 +29,7 @@ from tensorglot.containers.hdf5.objects import (
     Message,
     Objects,
 )
-from tensorglot.containers.hdf5.space import UNLIMITED, parse_most, parse_shape
-from tensorglot.containers.hdf5.types import DTYPES, Element, parse_type
+from tensorglot.containers.hdf5.types import DTYPES, UNLIMITED, Element, parse_most, parse_shape, read_type
 from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, escape
 from tensorglot.limits import Limits
 from tensorglot.model.builder import IndexBuilder, Row
@@ -68,10 +66,9 @@ def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes:
             notes.append(Note("hdf5.group", f"the group '{escape(path)}' is another name of one before"))
             continue
         messages = objects.header(address)
-        by_kind = {message.kind: message for message in messages}
-        if LAYOUT in by_kind:
+        if any(message.kind == LAYOUT for message in messages):
             try:
-                rows[address] = _Dataset(path, objects, by_kind, messages, claims).row(limits)
+                rows[address] = _Dataset.read(path, objects, messages, claims, limits)
                 builder.add(path, rows[address])
             except TensorglotError as error:
                 error.tensor = error.tensor or path
@@ -106,82 +103,89 @@ def _join(path: str, name: bytes, objects: Objects, address: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Dataset:
+    """A dataset whose type and shape are known; where its values are follows from its layout."""
+
     path: str
     objects: Objects
     by_kind: dict[int, Message]
-    messages: list[Message]
     claims: Claims
+    base: Row
+    """The row without the place of its values."""
+    element: Element
+    shape: tuple[int, ...]
 
-    def row(self, limits: Limits) -> Row:
+    @classmethod
+    def read(cls, path: str, objects: Objects, messages: list[Message], claims: Claims, limits: Limits) -> Row:
         """The row of the dataset, wherever its values are."""
+        by_kind = {message.kind: message for message in messages}
         for kind, what in ((DATASPACE, "dataspace"), (DATATYPE, "datatype")):
-            if kind not in self.by_kind:
-                raise FormatError(f"a dataset has no {what}", rule="hdf5.dataset", offset=self._layout.offset)
-        space, kind_of = self.by_kind[DATASPACE], follow_type(self.objects, self.by_kind[DATATYPE])
-        shape = parse_shape(self.objects, space.data, space.offset - self.objects.begin)
-        element = parse_type(kind_of.data, kind_of.offset)
+            if kind not in by_kind:
+                raise FormatError(f"a dataset has no {what}", rule="hdf5.dataset", offset=by_kind[LAYOUT].offset)
+        space, element = by_kind[DATASPACE], read_type(objects, by_kind[DATATYPE])
+        shape = parse_shape(objects, space.data, space.offset - objects.begin)
         if shape is None:
             return Row(dtype=f"empty {element.name}", shape=())
         if len(shape) > limits.rank:
             raise LimitError(f"{len(shape)} dimensions exceed Limits.rank", rule="hdf5.limit.rank", offset=space.offset)
         if math.prod(size for size in shape if size) * element.nbytes >= 1 << 60:
             raise FormatError("the dataset would have 2**60 bytes or more", rule="hdf5.shape", offset=space.offset)
-        nbytes = math.prod(shape) * element.nbytes
-        name = DTYPES[element.name] if element.known else self._marked(element)
+        name = DTYPES[element.name] if element.known else _marked_type(objects, messages, element)
         base = Row(dtype=BY_NAME[name] if name else element.name, shape=shape, big_endian=element.big_endian)
-        return self._placed(base, shape, element, nbytes)
+        return cls(path, objects, by_kind, claims, base, element, shape)._placed()
 
     @property
     def _layout(self) -> Message:
         return self.by_kind[LAYOUT]
 
-    def _marked(self, element: Element) -> str | None:
-        """Keras stores bfloat16 as opaque bytes, and says so in an attribute."""
-        if element.kind != "opaque" or element.nbytes != 2:
-            return None
-        attributes = read_attributes(self.objects, self.messages) or {}
-        return "bfloat16" if attributes.get("dtype") == "bfloat16" else None
+    @property
+    def _nbytes(self) -> int:
+        return math.prod(self.shape) * self.element.nbytes
 
-    def _placed(self, base: Row, shape: tuple[int, ...], element: Element, nbytes: int) -> Row:
+    def _encoded(self, codec: Codec, stored: int = 0) -> Row:
+        return replace(self.base, end=stored, codec=codec, nbytes=self._nbytes)
+
+    def _placed(self) -> Row:
         """IV.A.2.i: compact, contiguous or chunked."""
         data, address = self._layout.data, self._layout.offset - self.objects.begin
         version, kind = self.objects.unpack("<2B", data, address)
         if version not in (3, 4, 5):
-            return _encoded(base, Unreadable(f"layout version {version} is not supported"), nbytes, 0)
+            return self._encoded(Unreadable(f"layout version {version} is not supported"))
         if EXTERNAL in self.by_kind or kind > 2:
-            return _encoded(base, Unreadable("values in other files are not followed"), nbytes, 0)
+            return self._encoded(Unreadable("values in other files are not followed"))
         if kind == 0:
             size = self.objects.unpack("<H", data, address, 2)[0]
-            return self._span(base, self._layout.offset + 4, size, nbytes)
+            return self._span(self._layout.offset + 4, size)
         if kind == 1:
             begin, size = self.objects.unpack("<2Q", data, address, 2)
             if begin == UNDEFINED:
-                return self._chunked(base, shape or (1,), shape or (1,), element, nbytes, {}, ())
-            return self._span(base, self.objects.begin + begin, size, nbytes)
-        if version > 3:
-            return self._chunked_4(base, shape, element, nbytes)
-        return self._chunked_3(base, shape, element, nbytes)
+                shape = self.shape or (1,)
+                return replace(self, shape=shape)._chunked(shape, {}, ())
+            return self._span(self.objects.begin + begin, size)
+        return self._chunked_4() if version > 3 else self._chunked_3()
 
-    def _span(self, base: Row, begin: int, size: int, nbytes: int) -> Row:
-        if size < nbytes:
+    def _span(self, begin: int, size: int) -> Row:
+        end = begin + self._nbytes
+        if size < self._nbytes:
             raise FormatError(
-                f"dtype and shape need {nbytes} bytes, the dataset has {size}", rule="hdf5.data.size", offset=begin
+                f"dtype and shape need {self._nbytes} bytes, the dataset has {size}",
+                rule="hdf5.data.size",
+                offset=begin,
             )
-        if begin + nbytes > self.objects.end:
+        if end > self.objects.end:
             raise TruncatedError(
-                f"file truncated: needs {begin + nbytes} bytes, has {self.objects.end}",
+                f"file truncated: needs {end} bytes, has {self.objects.end}",
                 rule="hdf5.data.end",
                 offset=min(begin, self.objects.end),
             )
-        self.claims.span(begin, begin + nbytes, self.path)
-        return _at(base, begin, begin + nbytes)
+        self.claims.span(begin, end, self.path)
+        return replace(self.base, begin=begin, end=end)
 
-    def _chunked_3(self, base: Row, shape: tuple[int, ...], element: Element, nbytes: int) -> Row:
+    def _chunked_3(self) -> Row:
         data, address = self._layout.data, self._layout.offset - self.objects.begin
         rank, tree = self.objects.unpack("<BQ", data, address, 2)
         sizes = self.objects.unpack(f"<{rank}I", data, address, 11)
-        found = () if tree == UNDEFINED else self._old_chunks(tree, sizes[:-1])
-        return self._read_index(base, shape, sizes, element, nbytes, found)
+        grid = self._grid(sizes)
+        return self._read_index(grid, () if tree == UNDEFINED else self._old_chunks(tree, grid))
 
     def _old_chunks(self, tree: int, grid: tuple[int, ...]) -> Iterator[Stored]:
         """III.A.1: a B-tree whose keys are the sizes and corners of chunks."""
@@ -193,60 +197,51 @@ class _Dataset:
             corner = tuple(at // step for at, step in zip(offsets, grid, strict=False))
             yield Stored(corner, place, size, mask)
 
-    def _chunked_4(self, base: Row, shape: tuple[int, ...], element: Element, nbytes: int) -> Row:
+    def _chunked_4(self) -> Row:
         data, address = self._layout.data, self._layout.offset - self.objects.begin
         flags, rank, width = self.objects.unpack("<3B", data, address, 2)
         at = 5 + rank * width
         kind = self.objects.unpack("<B", data, address, at)[0]
-        sizes = tuple(int.from_bytes(data[5 + i * width : 5 + (i + 1) * width], "little") for i in range(rank))
-        self._check_grid(shape, sizes, element)
+        grid = self._grid(
+            tuple(int.from_bytes(data[5 + i * width : 5 + (i + 1) * width], "little") for i in range(rank))
+        )
         space = self.by_kind[DATASPACE]
         most = parse_most(self.objects, space.data, space.offset - self.objects.begin)
-        grid = sizes[:-1]
         index = ChunkIndex(
             self.objects,
             kind,
             flags,
             data[at + 1 :],
             address,
-            tuple(-(-size // step) for size, step in zip(shape, grid, strict=True)),
-            math.prod(sizes),
+            _chunk_counts(self.shape, grid),
+            math.prod(grid) * self.element.nbytes,
             tuple(None if size == UNLIMITED else -(-size // step) for size, step in zip(most, grid, strict=True)),
         )
         found: Iterable[Stored] = index.chunks()
         if flags & _WHOLE_EDGES:  # chunks that reach beyond the shape have no filters
             found = (
-                stored._replace(mask=_ALL) if _is_partial(stored.place, grid, shape) else stored for stored in found
+                stored._replace(mask=_ALL) if _is_partial(stored.place, grid, self.shape) else stored
+                for stored in found
             )
-        return self._read_index(base, shape, sizes, element, nbytes, found)
+        return self._read_index(grid, found)
 
-    def _check_grid(self, shape: tuple[int, ...], sizes: tuple[int, ...], element: Element) -> None:
-        if len(sizes) != len(shape) + 1 or 0 in sizes or sizes[-1] != element.nbytes:
+    def _grid(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a chunk; the layout has the size of an element behind it."""
+        if len(sizes) != len(self.shape) + 1 or 0 in sizes or sizes[-1] != self.element.nbytes:
             raise FormatError("the chunks do not fit the dataset", rule="hdf5.chunk.grid", offset=self._layout.offset)
+        return sizes[:-1]
 
-    def _read_index(
-        self,
-        base: Row,
-        shape: tuple[int, ...],
-        sizes: tuple[int, ...],
-        element: Element,
-        nbytes: int,
-        stored: Iterable[Stored],
-    ) -> Row:
-        self._check_grid(shape, sizes, element)
+    def _read_index(self, grid: tuple[int, ...], stored: Iterable[Stored]) -> Row:
         filters = self._filters()
         unknown = [kind for kind in filters if kind not in _FILTERS]
         if unknown:
-            return _encoded(base, Unreadable(f"filter {unknown[0]} is not supported"), nbytes, 0)
-        chunks = self._place_chunks(stored, shape, sizes[:-1], math.prod(sizes))
-        return self._chunked(base, shape, sizes[:-1], element, nbytes, chunks, filters)
+            return self._encoded(Unreadable(f"filter {unknown[0]} is not supported"))
+        return self._chunked(grid, self._place_chunks(stored, grid), filters)
 
-    def _place_chunks(
-        self, stored: Iterable[Stored], shape: tuple[int, ...], grid: tuple[int, ...], nbytes: int
-    ) -> dict[tuple[int, ...], Chunk]:
+    def _place_chunks(self, stored: Iterable[Stored], grid: tuple[int, ...]) -> dict[tuple[int, ...], Chunk]:
         """Every chunk is inside the shape and the file, alone at its place, and as large as deflate needs it."""
-        objects = self.objects
-        counts = [-(-size // step) for size, step in zip(shape, grid, strict=True)]
+        objects, nbytes = self.objects, math.prod(grid) * self.element.nbytes
+        counts = _chunk_counts(self.shape, grid)
         found: dict[tuple[int, ...], Chunk] = {}
         for place, address, given, mask in stored:
             size = nbytes if given is None else given
@@ -258,39 +253,21 @@ class _Dataset:
             self.claims.span(objects.begin + address, objects.begin + address + size, self.path)
         return found
 
-    def _chunked(
-        self,
-        base: Row,
-        shape: tuple[int, ...],
-        grid: tuple[int, ...],
-        element: Element,
-        nbytes: int,
-        chunks: dict[tuple[int, ...], Chunk],
-        filters: tuple[int, ...],
-    ) -> Row:
+    def _chunked(self, grid: tuple[int, ...], chunks: dict[tuple[int, ...], Chunk], filters: tuple[int, ...]) -> Row:
         stored = sum(chunk.nbytes for chunk in chunks.values())
-        filled = nbytes - len(chunks) * math.prod(grid) * element.nbytes
+        filled = self._nbytes - len(chunks) * math.prod(grid) * self.element.nbytes
         self.claims.repeat(max(0, filled), self.path)
-        if isinstance(base.dtype, str):
-            return _encoded(base, Unreadable(f"type {base.dtype} is not supported"), nbytes, stored)
-        return _encoded(base, self._codec(shape, grid, element.nbytes, chunks, filters), nbytes, stored)
-
-    def _codec(
-        self,
-        shape: tuple[int, ...],
-        grid: tuple[int, ...],
-        itemsize: int,
-        chunks: dict[tuple[int, ...], Chunk],
-        filters: tuple[int, ...],
-    ) -> Chunked:
-        """Values are checked where each chunk is there, with its checksum."""
+        if isinstance(self.base.dtype, str):
+            return self._encoded(Unreadable(f"type {self.base.dtype} is not supported"), stored)
         kind = Chunked
-        if FLETCHER32 in filters:
-            count = math.prod(-(-size // step) for size, step in zip(shape, grid, strict=True))
+        if FLETCHER32 in filters:  # values are checked where each chunk is there, with its checksum
             left_out = 1 << filters.index(FLETCHER32)
-            if len(chunks) == count and not any(chunk.mask & left_out for chunk in chunks.values()):
+            every = len(chunks) == math.prod(_chunk_counts(self.shape, grid))
+            if every and not any(chunk.mask & left_out for chunk in chunks.values()):
                 kind = CheckedChunks
-        return kind(shape, grid, itemsize, filters, sorted(chunks.items()), self._fill(itemsize))
+        itemsize = self.element.nbytes
+        codec = kind(self.shape, grid, itemsize, filters, sorted(chunks.items()), self._fill(itemsize))
+        return self._encoded(codec, stored)
 
     def _fill(self, nbytes: int) -> bytes:
         """IV.A.2.f: the value of what was never written; zero by default."""
@@ -326,14 +303,19 @@ class _Dataset:
         return tuple(found)
 
 
+def _marked_type(objects: Objects, messages: list[Message], element: Element) -> str | None:
+    """Keras stores bfloat16 as opaque bytes, and says so in an attribute."""
+    if element.kind != "opaque" or element.nbytes != 2:
+        return None
+    attributes = read_attributes(objects, messages) or {}
+    return "bfloat16" if attributes.get("dtype") == "bfloat16" else None
+
+
+def _chunk_counts(shape: tuple[int, ...], grid: tuple[int, ...]) -> tuple[int, ...]:
+    """Chunks along each axis."""
+    return tuple(-(-size // step) for size, step in zip(shape, grid, strict=True))
+
+
 def _is_partial(place: tuple[int, ...], grid: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Whether a chunk reaches beyond the shape."""
     return any((at + 1) * step > size for at, step, size in zip(place, grid, shape, strict=True))
-
-
-def _at(base: Row, begin: int, end: int) -> Row:
-    return Row(dtype=base.dtype, shape=base.shape, begin=begin, end=end, big_endian=base.big_endian)
-
-
-def _encoded(base: Row, codec: Codec, nbytes: int, stored: int) -> Row:
-    return Row(dtype=base.dtype, shape=base.shape, end=stored, codec=codec, nbytes=nbytes, big_endian=base.big_endian)

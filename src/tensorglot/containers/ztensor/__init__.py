@@ -13,7 +13,7 @@ checked against the rules of the version (`rules`).
     lazy             CBOR that is decoded on demand
     stored, hashing  what both writers share: blobs, compressed and hashed on other threads
     strict           the check of canonical form
-    edit, revise     new metadata for an existing file; tensors dropped, replaced and added
+    revise           an existing file with other metadata; tensors dropped, replaced and added
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from tensorglot.containers.table import Container, ReadOptions, Revision, RowsFirst, WriteOptions
-from tensorglot.containers.ztensor import edit, manifest, revise, v01, v1, v2, write01, write2
+from tensorglot.containers.ztensor import manifest, revise, v01, v1, v2, write01, write2
 from tensorglot.containers.ztensor.constants import (
     INDEX_NBYTES,
     LOGICAL_2,
@@ -53,7 +53,7 @@ DTYPES: dict[str, str] = {
 _READERS = {MAGIC_01: v01.read, MAGIC_1: v1.read, MAGIC_2: v2.read}
 _NEWER = re.compile(rb"ZTEN(?!0000)([0-9]{4})|\x89ZT([3-9])\r\n\x1a\n")
 """The magic number of a future version."""
-_EDITORS = {"ztensor@0.1": edit.edit_01, "ztensor@2": edit.edit_2}
+_EDITORS = {"ztensor@0.1": revise.edit_01, "ztensor@2": revise.edit_2}
 _REVISERS = {"ztensor@0.1": revise.revise_01, "ztensor@2": revise.revise_2}
 _WRITERS = {"0.1": write01.write, "2": write2.write}
 
@@ -110,8 +110,7 @@ def rows_first(archive: Archive, options: WriteOptions) -> RowsFirst | None:
 
 def edit_metadata(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
     """The file of an archive with other metadata."""
-    assert archive.source is not None  # noqa: S101
-    return _EDITORS[archive.format](archive.source, metadata, archive.limits)
+    return _EDITORS[archive.format](archive, metadata)
 
 
 def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:

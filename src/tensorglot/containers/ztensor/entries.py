@@ -12,7 +12,7 @@ from tensorglot.containers.ztensor.catalogue import OPAQUE, RAW, ZSTD, Catalogue
 from tensorglot.containers.ztensor.constants import NAMES_01
 from tensorglot.containers.ztensor.rules import refuse_row
 from tensorglot.containers.ztensor.scan import Field, Record, positions, scan
-from tensorglot.kernels import cbor as kernel
+from tensorglot.kernels import cbor_scan as kernel
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import UNKNOWN
 from tensorglot.wire.cbor import Cursor

@@ -1,9 +1,11 @@
-"""Drops, replaces and adds tensors of a file: the bytes of the others are copied as they are stored.
+"""Other metadata and other tensors in a file: what stays is copied as it is stored.
 
-Entries of the index are copied in the form that they have, except for the offsets, which
-are spliced in. So encodings, checksums and unknown fields survive, and nothing is decoded,
-compressed or hashed again. Dropped blobs leave no hole: those that stay move together. If
-nothing is dropped, everything before the index is one span.
+For metadata alone, everything before the index is one span, and no tensor moves. Tensors
+are dropped, replaced and added. Entries of the index are copied in the form that they
+have, except for the offsets, which are spliced in. So encodings, checksums and unknown
+fields survive, and nothing is decoded, compressed or hashed again. Dropped blobs leave no
+hole: those that stay move together. If nothing is dropped, everything before the index is
+one span.
 
 Version 2 can also be appended to (§2.5): its footer has the place of the manifest, so new
 blobs and a new manifest behind the old end are seen only when a footer points to them.
@@ -15,10 +17,18 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from tensorglot.containers.table import Revision, check_header
 from tensorglot.containers.ztensor import v01, v2, write01, write2
-from tensorglot.containers.ztensor.constants import ALIGNMENT_01, ALIGNMENT_2, CANONICAL_ALIGNMENT, MAGIC_01, MAGIC_2
+from tensorglot.containers.ztensor.constants import (
+    ALIGNMENT_01,
+    ALIGNMENT_2,
+    CANONICAL_ALIGNMENT,
+    FOOTER_2,
+    MAGIC_01,
+    MAGIC_2,
+)
 from tensorglot.containers.ztensor.manifest import ROOT_FORM, encode_manifest
 from tensorglot.containers.ztensor.parts import METADATA
 from tensorglot.containers.ztensor.stored import index_parts, prepare, write_blobs
@@ -27,7 +37,9 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, Source, Span
 from tensorglot.wire import cbor
 
-__all__ = ["append_2", "revise_01", "revise_2"]
+__all__ = ["append_2", "edit_01", "edit_2", "revise_01", "revise_2"]
+
+_OBJECTS, _ATTRIBUTES = cbor.text("objects"), cbor.text("attributes")
 
 _FOOTER_ALIGNMENT = 64
 """A footer of 40 bytes at a multiple of this is in one sector of a disk, and in one page of memory."""
@@ -73,6 +85,18 @@ class _Layout:
             self.chunks += [bytes(pad), Span(source, offset, offset + size)]
 
 
+def edit_01(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
+    source = _source(archive)
+    data, begin = v01.index_bytes(source, archive.limits)
+    entries = [raw for _, raw in _entries(data)]
+    if metadata is not None:
+        entries.insert(0, _encode_entry(write01.metadata_entry(metadata)))
+    yield Span(source, 0, begin)
+    if metadata is not None:
+        yield bytes(max(0, ALIGNMENT_01 - begin))
+    yield from write01.end_file(cbor.head(cbor.ARRAY, len(entries)) + b"".join(entries))
+
+
 def revise_01(archive: Archive, revision: Revision) -> Iterator[Chunk]:
     source = _source(archive)
     data, _ = v01.index_bytes(source, archive.limits)
@@ -87,16 +111,20 @@ def revise_01(archive: Archive, revision: Revision) -> Iterator[Chunk]:
         by_tensor.setdefault(item.tensor, []).append(item.moved(layout.places))
     for entry in entries:
         tensor = str(entry.custom["part_of"]) if entry.is_part else entry.name
-        by_tensor.setdefault(tensor, []).append(bytes(write01.encode_index([entry])[1:]))
+        by_tensor.setdefault(tensor, []).append(_encode_entry(entry))
     listed = [by_tensor[name] for name in revision.names]
     if revision.metadata is not None:
-        listed.insert(0, [bytes(write01.encode_index([write01.metadata_entry(revision.metadata)])[1:])])
+        listed.insert(0, [_encode_entry(write01.metadata_entry(revision.metadata))])
     _check_entry_names([entry.name for entry in entries], kept)
     encoded = list(chain.from_iterable(listed))
     index = cbor.head(cbor.ARRAY, len(encoded)) + b"".join(encoded)
     if revision.metadata is not None and layout.position < ALIGNMENT_01 and not entries:
         yield bytes(ALIGNMENT_01 - layout.position)
     yield from write01.end_file(index)
+
+
+def _encode_entry(entry: write01.Entry) -> bytes:
+    return bytes(write01.encode_index([entry])[1:])  # without the head of the array
 
 
 def _stay(every: list[_Item], revision: Revision) -> list[_Item]:
@@ -112,15 +140,19 @@ def _check_entry_names(added: list[str], kept: list[_Item]) -> None:
             raise UnsupportedError("duplicate entry name", rule="ztensor.write.name", tensor=name)
 
 
-def _entries_01(data: bytes, tensors: set[str]) -> Iterator[_Item]:
-    """All entries but that of the metadata, each with the tensor that it belongs to."""
+def _entries(data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """All entries of an index but that of the metadata, each with its bytes."""
     cursor = cbor.Cursor(data)
     for _ in range(cursor.count("index")):
-        first, end = cursor.skip()
-        raw = data[first:end]
+        raw = data[slice(*cursor.skip())]
         entry = cbor.Cursor(raw).value()
-        if entry["name"] == METADATA and isinstance(entry.get("metadata"), dict):
-            continue
+        if not (entry["name"] == METADATA and isinstance(entry.get("metadata"), dict)):
+            yield entry, raw
+
+
+def _entries_01(data: bytes, tensors: set[str]) -> Iterator[_Item]:
+    """The same, each with the tensor that it belongs to."""
+    for entry, raw in _entries(data):
         part_of = entry.get("part_of")
         whole = part_of if entry["name"] not in tensors and part_of in tensors else entry["name"]
         at = cbor.Cursor(raw).fields("entry", others=True)["offset"]
@@ -128,9 +160,22 @@ def _entries_01(data: bytes, tensors: set[str]) -> Iterator[_Item]:
         yield _Item(whole, raw, ((entry["offset"], entry["size"], at, behind),))
 
 
+def edit_2(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
+    source = _source(archive)
+    manifest, begin = _manifest_2(archive)
+    pairs = [pair for pair in _pairs(manifest, "manifest") if pair[0] != _ATTRIBUTES]
+    if metadata is not None:
+        pairs.append((_ATTRIBUTES, cbor.encode(metadata, ROOT_FORM)))
+    if begin + len(manifest) != source.size - FOOTER_2:  # appended to: what is at the end may belong to a tensor
+        begin = source.size + -source.size % ALIGNMENT_2
+    yield Span(source, 0, min(begin, source.size))
+    yield bytes(max(0, begin - source.size))
+    yield from write2.end_file(begin, cbor.head(cbor.MAP, len(pairs)) + _join(pairs))
+
+
 def revise_2(archive: Archive, revision: Revision) -> Iterator[Chunk]:
     source = _source(archive)
-    every, others = _objects_2(_manifest_2(archive))
+    every, others = _objects_2(_manifest_2(archive)[0])
     kept = _stay(every, revision)
     layout = _Layout(source, kept, every, MAGIC_2, ALIGNMENT_2)
     yield from layout.chunks
@@ -141,7 +186,7 @@ def revise_2(archive: Archive, revision: Revision) -> Iterator[Chunk]:
 
 def append_2(archive: Archive, revision: Revision) -> Iterator[Chunk] | None:
     source = _source(archive)
-    every, others = _objects_2(_manifest_2(archive))
+    every, others = _objects_2(_manifest_2(archive)[0])
     kept = _stay(every, revision)
     if v2.footer_end(source) < source.size or 2 * _unused(kept, source.size, ALIGNMENT_2) > source.size:
         return None
@@ -165,11 +210,14 @@ def _unused(kept: list[_Item], end: int, alignment: int) -> int:
     return end - sum(size for _, size in blobs) - (len(blobs) + 1) * spacing
 
 
-def _manifest_2(archive: Archive) -> bytes:
+def _manifest_2(archive: Archive) -> tuple[bytes, int]:
+    """The manifest and its offset."""
     found = v2.manifest_bytes(_source(archive), archive.limits)
     if found is None:
-        raise UnsupportedError("a data shard has no tensors of its own", rule="ztensor.shard.root")
-    return found[0]
+        raise UnsupportedError(
+            "the file is a data shard without a manifest: edit the root that names it", rule="ztensor.shard.root"
+        )
+    return found
 
 
 def _end_2(
@@ -182,10 +230,11 @@ def _end_2(
     stored = write2.stored_blobs(blobs, revision.options.level)
     end = yield from write_blobs(blobs, stored, position, ALIGNMENT_2)
     yield bytes(-end % ALIGNMENT_2)
-    objects = [*objects, *_pairs_of(encode_manifest(specs, None))]
-    pairs = [(cbor.text("objects"), cbor.head(cbor.MAP, len(objects)) + _join(objects)), *others]
+    added = encode_manifest(specs, None)
+    objects = [*objects, *_pairs(added, "objects", cbor.Cursor(added).fields("manifest")["objects"])]
+    pairs = [(_OBJECTS, cbor.head(cbor.MAP, len(objects)) + _join(objects)), *others]
     if revision.metadata is not None:
-        pairs.append((cbor.text("attributes"), cbor.encode(revision.metadata, ROOT_FORM)))
+        pairs.append((_ATTRIBUTES, cbor.encode(revision.metadata, ROOT_FORM)))
     return end + -end % ALIGNMENT_2, cbor.head(cbor.MAP, len(pairs)) + _join(pairs)
 
 
@@ -193,29 +242,23 @@ def _join(pairs: list[tuple[bytes, bytes]]) -> bytes:
     return b"".join(key + value for key, value in sorted(pairs))
 
 
-def _pairs_of(manifest: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The objects of a manifest that has nothing else."""
-    cursor = cbor.Cursor(manifest, pos=cbor.Cursor(manifest).fields("manifest")["objects"])
-    for _ in cursor.map("objects"):
+def _pairs(data: bytes, what: str, begin: int = 0) -> Iterator[tuple[bytes, bytes]]:
+    """The pairs of the map at a position, as they are encoded."""
+    cursor = cbor.Cursor(data, pos=begin)
+    for _ in cursor.map(what):
         key, value = cursor.skip(), cursor.skip()
-        yield manifest[slice(*key)], manifest[slice(*value)]
+        yield data[slice(*key)], data[slice(*value)]
 
 
 def _objects_2(manifest: bytes) -> tuple[list[_Item], list[tuple[bytes, bytes]]]:
     """The objects, and the other pairs of the root except for the metadata."""
     others: list[tuple[bytes, bytes]] = []
     items: list[_Item] = []
-    cursor = cbor.Cursor(manifest)
-    for _ in cursor.map("manifest"):
-        key, value = cursor.skip(), cursor.skip()
-        name = cbor.Cursor(manifest, pos=key[0]).text("key")
-        if name == "objects":
-            inner = cbor.Cursor(manifest, pos=value[0])
-            for _ in inner.map("objects"):
-                tensor = inner.text("name")
-                items.append(_object(tensor, manifest[slice(*inner.skip())]))
-        elif name != "attributes":
-            others.append((manifest[slice(*key)], manifest[slice(*value)]))
+    for key, value in _pairs(manifest, "manifest"):
+        if key == _OBJECTS:
+            items = [_object(cbor.Cursor(name).text("name"), data) for name, data in _pairs(value, "objects")]
+        elif key != _ATTRIBUTES:
+            others.append((key, value))
     return items, others
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError
-from tensorglot.kernels import cbor as kernel
+from tensorglot.kernels import cbor_scan as kernel
 from tensorglot.wire import cbor
 from tensorglot.wire.cbor import Cursor
 

@@ -38,7 +38,7 @@ from tensorglot.containers.ztensor.scan import NAME_NBYTES, Field, Record, Scann
 from tensorglot.containers.ztensor.shards import Shard, ShardSource, check_shard_name, read_shards
 from tensorglot.containers.ztensor.strict import check_2
 from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError
-from tensorglot.kernels import cbor as kernel
+from tensorglot.kernels import cbor_scan as kernel
 from tensorglot.limits import Limits
 from tensorglot.model.index import UNKNOWN, Index, Note
 from tensorglot.model.layouts import COO, CSR
