@@ -81,6 +81,8 @@ TARGETS = {
     "    if mutant == 1:\n        os.abort()\n    return 'fine'\n",
     "hungry": "def mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n"
     "    return str(len(bytes(mutant << 33)))\n",
+    "greedy": "def mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n"
+    "    return str(len(b'x' * (mutant << 28)))\n",
     "helper": "def check(mutant):\n    return 'not a target'\n",
 }
 
@@ -100,15 +102,20 @@ def test_all_targets_are_run_and_findings_are_counted(tmp_path: Path) -> None:
     assert rows["bad"][::3] == ["2", "1"]
     assert rows["deadly"][::3] == ["1", "1"]
     assert rows["hungry"][::3] == ["1", "1"]
-    assert rows["all"] == ["7", "3"]
+    assert rows["greedy"][::3] == ["1", "1"]
+    assert rows["all"] == ["8", "4"]
     assert "helper" not in rows
     assert "bad: mutant 2 of seed 9: AssertionError" in run.stdout
     assert "deadly: mutant 1 of seed 9: the process died (exit code -6)" in run.stdout
     assert "hungry: mutant 1 of seed 9: MemoryError" in run.stdout
+    assert "greedy: mutant 1 of seed 9: AssertionError: 2" in run.stdout
     assert (tmp_path / "build" / "findings" / "bad-9-2.txt").read_text().startswith("2\nTraceback")
     recorded = json.loads((tmp_path / "build" / "campaigns.jsonl").read_text())
-    assert (recorded["seed"], recorded["executions"]) == (9, {"good": 3, "bad": 2, "deadly": 1, "hungry": 1})
-    assert len(recorded["findings"]) == 3
+    assert (recorded["seed"], recorded["executions"]) == (
+        9,
+        {"good": 3, "bad": 2, "deadly": 1, "hungry": 1, "greedy": 1},
+    )
+    assert len(recorded["findings"]) == 4
 
 
 def test_a_seed_gives_the_same_mutants_again() -> None:
