@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -66,6 +67,20 @@ def test_a_warning_is_a_finding() -> None:
         return "fine"
 
     assert "UserWarning: odd" in str(campaign.run(numbers, check, 0, 1).finding)
+
+
+def test_a_mutant_without_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(number: int) -> str:
+        while number == 2:
+            pass
+        return "fine"
+
+    monkeypatch.setattr(campaign, "MUTANT_SECONDS", 0.2)
+    before = signal.getsignal(signal.SIGVTALRM)
+    result = campaign.run(numbers, check, 0, 5)
+    assert result.executions == 2
+    assert "0.2 s of the processor for one mutant" in str(result.finding)
+    assert (signal.getsignal(signal.SIGVTALRM), signal.getitimer(signal.ITIMER_VIRTUAL)) == (before, (0, 0))
 
 
 def test_time_ends_a_campaign() -> None:
