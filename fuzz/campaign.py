@@ -3,7 +3,7 @@
 A target is a module with `mutants(count, seed)`, which makes inputs, and `check(mutant)`,
 which holds the invariant for one of them and returns what became of it. `run` goes through
 mutants and counts that. The first that breaks the invariant ends it, with what it takes
-to make that mutant again. A warning is an error, and so is memory of gigabytes.
+to make that mutant again. A warning is an error, and so is much memory or time.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import os
 import random
 import resource
+import signal
 import sys
 import time
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +27,9 @@ from typing import Any, TypeVar
 M = TypeVar("M")
 ENDLESS = 1 << 62
 MEMORY = 6 << 30
+MUTANT_NBYTES = 128 << 20
+MUTANT_SECONDS = 10
+"""More resident memory than before, or time of the processor, for one of them is a finding."""
 FINDINGS = Path(__file__).parents[1] / "build" / "findings"
 
 
@@ -65,12 +70,14 @@ def run(
     """
     result = Result(seed)
     counter = Uncounted() if counter is None else counter
-    begun = time.perf_counter()
-    with warnings.catch_warnings():
+    begun, peak = time.perf_counter(), _bounded_peak(ENDLESS)
+    with warnings.catch_warnings(), _alarm():
         warnings.simplefilter("error")
         for mutant in mutants(count, seed):
             try:
+                signal.setitimer(signal.ITIMER_VIRTUAL, MUTANT_SECONDS)
                 outcome = check(mutant)
+                peak = _bounded_peak(peak)
             except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
                 result.finding = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 result.details = f"{mutant!r}\n{traceback.format_exc()}"
@@ -85,6 +92,28 @@ def run(
                 break
     result.seconds = time.perf_counter() - begun
     return result
+
+
+@contextmanager
+def _alarm() -> Iterator[None]:
+    """A timer that ends is an error, wherever it finds the interpreter."""
+
+    def fail(*_: object) -> None:
+        raise AssertionError(f"{MUTANT_SECONDS} s of the processor for one mutant")
+
+    before = signal.signal(signal.SIGVTALRM, fail)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def _bounded_peak(before: int) -> int:
+    """The peak of resident memory; that it has grown much since `before` is a finding."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert peak - before < MUTANT_NBYTES, f"{(peak - before) >> 20} MiB of memory for one mutant"
+    return peak
 
 
 def limit_memory() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -68,6 +69,20 @@ def test_a_warning_is_a_finding() -> None:
     assert "UserWarning: odd" in str(campaign.run(numbers, check, 0, 1).finding)
 
 
+def test_a_mutant_without_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(number: int) -> str:
+        while number == 2:
+            pass
+        return "fine"
+
+    monkeypatch.setattr(campaign, "MUTANT_SECONDS", 0.2)
+    before = signal.getsignal(signal.SIGVTALRM)
+    result = campaign.run(numbers, check, 0, 5)
+    assert result.executions == 2
+    assert "0.2 s of the processor for one mutant" in str(result.finding)
+    assert (signal.getsignal(signal.SIGVTALRM), signal.getitimer(signal.ITIMER_VIRTUAL)) == (before, (0, 0))
+
+
 def test_time_ends_a_campaign() -> None:
     result = campaign.run(numbers, lambda number: "fine", 0, seconds=0)
     assert (result.executions, result.finding, result.outcomes) == (1, None, {"fine": 1})
@@ -81,6 +96,8 @@ TARGETS = {
     "    if mutant == 1:\n        os.abort()\n    return 'fine'\n",
     "hungry": "def mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n"
     "    return str(len(bytes(mutant << 33)))\n",
+    "greedy": "def mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n"
+    "    return str(len(b'x' * (mutant << 28)))\n",
     "helper": "def check(mutant):\n    return 'not a target'\n",
 }
 
@@ -100,15 +117,20 @@ def test_all_targets_are_run_and_findings_are_counted(tmp_path: Path) -> None:
     assert rows["bad"][::3] == ["2", "1"]
     assert rows["deadly"][::3] == ["1", "1"]
     assert rows["hungry"][::3] == ["1", "1"]
-    assert rows["all"] == ["7", "3"]
+    assert rows["greedy"][::3] == ["1", "1"]
+    assert rows["all"] == ["8", "4"]
     assert "helper" not in rows
     assert "bad: mutant 2 of seed 9: AssertionError" in run.stdout
     assert "deadly: mutant 1 of seed 9: the process died (exit code -6)" in run.stdout
     assert "hungry: mutant 1 of seed 9: MemoryError" in run.stdout
+    assert "greedy: mutant 1 of seed 9: AssertionError: 2" in run.stdout
     assert (tmp_path / "build" / "findings" / "bad-9-2.txt").read_text().startswith("2\nTraceback")
     recorded = json.loads((tmp_path / "build" / "campaigns.jsonl").read_text())
-    assert (recorded["seed"], recorded["executions"]) == (9, {"good": 3, "bad": 2, "deadly": 1, "hungry": 1})
-    assert len(recorded["findings"]) == 3
+    assert (recorded["seed"], recorded["executions"]) == (
+        9,
+        {"good": 3, "bad": 2, "deadly": 1, "hungry": 1, "greedy": 1},
+    )
+    assert len(recorded["findings"]) == 4
 
 
 def test_a_seed_gives_the_same_mutants_again() -> None:
