@@ -15,6 +15,7 @@ import pytest
 import tensorglot as tg
 from stores import assert_clean, flip, packs, same_tensors, step, tensors
 from tensorglot.store import Store
+from tensorglot.store.refs import read_ref, swap_ref
 
 MIB = 1 << 20
 
@@ -171,6 +172,56 @@ def test_an_announcement_that_a_collector_removed_is_made_again(
     store.commit("main", tensors(1))
     assert len(removed) == 1
     assert_clean(store)
+
+
+def test_a_tensor_is_staged_or_given(store: Store) -> None:
+    staged = store.stage({"w": np.ones(3)})
+    with pytest.raises(tg.InputError, match="both staged and given") as caught:
+        store.commit("main", {"w": np.ones(3)}, staged=staged)
+    assert (caught.value.rule, caught.value.tensor) == ("store.staged", "w")
+    assert store.refs() == {}
+
+
+def test_a_writer_that_always_comes_too_late_gives_up(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = store.commit("main", {"w": np.ones(3)})
+    monkeypatch.setattr("tensorglot.store.store.swap_ref", lambda *_: False)
+    monkeypatch.setattr("tensorglot.store.store.delete_ref", lambda *_: False)
+    for call in (lambda: store.commit("main", {"w": np.zeros(3)}), lambda: store.delete("main")):
+        with pytest.raises(tg.InputError, match="changed by another writer") as caught:
+            call()
+        assert caught.value.rule == "store.ref.changed"
+    assert store.refs() == {"main": made.cid}
+
+
+def test_a_push_that_another_writer_precedes_looks_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swapped: list[bool] = []
+
+    def too_late_once(*arguments: Any) -> bool:
+        swapped.append(bool(swapped) and swap_ref(*arguments))
+        return swapped[-1]
+
+    other = Store.create(tmp_path / "other")
+    made = store.commit("main", {"w": np.ones(3)})
+    monkeypatch.setattr("tensorglot.store.transfer.swap_ref", too_late_once)
+    store.push(tmp_path / "other")
+    assert swapped == [False, True]
+    assert other.refs() == {"main": made.cid}
+
+
+def test_a_ref_that_is_deleted_while_they_are_listed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = store.commit("main", {"w": np.ones(3)})
+    store.commit("gone", {"w": np.zeros(3)})
+    monkeypatch.setattr("tensorglot.store.refs.read_ref", lambda *at: None if at[1] == "gone" else read_ref(*at))
+    assert store.refs() == {"main": made.cid}
+
+
+def test_a_removed_tensor_that_the_base_lacks(tmp_path: Path) -> None:
+    tg.store.delta({"a": np.ones(3), "b": np.ones(3)}, {"a": np.zeros(3)}, tmp_path / "d")
+    with pytest.raises(tg.InputError, match="not there") as caught:
+        tg.store.patch(tmp_path / "d", {"a": np.ones(3)}, tmp_path / "x.bt")
+    assert (caught.value.rule, caught.value.tensor) == ("delta.base", "b")
 
 
 def test_a_name_that_the_module_does_not_have() -> None:
