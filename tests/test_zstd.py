@@ -16,6 +16,7 @@ import tensorglot as tg
 from bounds import MB, allocated_nbytes, resident_nbytes
 from tensorglot.errors import FormatError, LimitError, TensorglotError
 from tensorglot.kernels import zstd_blocks
+from tensorglot.memory import regroup
 from tensorglot.wire import zstd
 from tensorglot.wire.seektable import read_seek_table, seek_table
 from ztensor_builder import entry, file01, file1, file2
@@ -261,7 +262,7 @@ def test_every_flipped_bit_is_found(data: st.DataObject) -> None:
 @given(st.lists(st.integers(0, 30)), st.integers(1, 12))
 def test_pieces_have_one_size_and_join_to_the_whole(sizes: list[int], nbytes: int) -> None:
     chunks = [bytes((i % 251,)) * size for i, size in enumerate(sizes)]
-    pieces = [bytes(piece) for piece in zstd.pieces(chunks, nbytes)]
+    pieces = [bytes(piece) for piece in regroup(chunks, nbytes)]
     assert b"".join(pieces) == b"".join(chunks)
     assert all(len(piece) == nbytes for piece in pieces[:-1])
     assert all(pieces)

@@ -211,5 +211,5 @@ class MissingFile(TensorglotError, FileNotFoundError):
         return self.path
 
     def describe(self, *, command_line: bool = False) -> str:
-        """In the words of safetensors."""
+        """The text that safetensors has for a missing file."""
         return f"{self.strerror}: {escape(self.path or '')}"

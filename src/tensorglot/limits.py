@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from tensorglot.errors import InputError
+from tensorglot.errors import InputError, LimitError
 
 __all__ = ["DEFAULT", "HEADER_NBYTES_MAX", "TENSORS_MAX", "Limits", "as_limits"]
 
@@ -65,6 +65,27 @@ class Limits:
 
     def tensors_or(self, default: int = TENSORS_MAX) -> int:
         return default if self.tensors is None else self.tensors
+
+    def check_header(
+        self, nbytes: int, what: str, *, rule: str, offset: int | None = None, default: int = HEADER_NBYTES_MAX
+    ) -> None:
+        """`what` has the size: an index, a manifest."""
+        most = self.header_or(default)
+        if nbytes > most:
+            raise LimitError(
+                f"{what} of {nbytes} bytes exceeds Limits.header_nbytes ({most})", rule=rule, offset=offset
+            )
+
+    def check_tensors(self, count: int, *, rule: str, offset: int | None = None, what: str = "tensors") -> None:
+        most = self.tensors_or()
+        if count > most:
+            raise LimitError(f"{count} {what} exceed Limits.tensors ({most})", rule=rule, offset=offset)
+
+    def check_rank(self, rank: int, *, rule: str, offset: int | None = None, tensor: str | None = None) -> None:
+        if rank > self.rank:
+            raise LimitError(
+                f"{rank} dimensions exceed Limits.rank ({self.rank})", rule=rule, offset=offset, tensor=tensor
+            )
 
 
 DEFAULT = Limits()

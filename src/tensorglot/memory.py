@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -26,6 +26,7 @@ __all__ = [
     "Slab",
     "allocate",
     "cut",
+    "regroup",
     "scratch",
 ]
 
@@ -52,6 +53,27 @@ def cut(nbytes: int, piece: int) -> Iterator[tuple[int, int]]:
     """Offset and size of each piece of a span; the last piece may be shorter."""
     for offset in range(0, nbytes, piece):
         yield offset, min(piece, nbytes - offset)
+
+
+def regroup(chunks: Iterable[bytes | bytearray | memoryview], nbytes: int) -> Iterator[memoryview]:
+    """The same bytes in pieces of `nbytes`, the last one shorter; only what lies across chunks is copied."""
+    gathered = bytearray()
+    for chunk in chunks:
+        view = memoryview(chunk)
+        if gathered:
+            taken = view[: nbytes - len(gathered)]
+            gathered += taken
+            view = view[len(taken) :]
+            if len(gathered) < nbytes:
+                continue
+            yield memoryview(gathered)
+            gathered = bytearray()
+        whole = len(view) - len(view) % nbytes
+        for start in range(0, whole, nbytes):
+            yield view[start : start + nbytes]
+        gathered += view[whole:]
+    if gathered:
+        yield memoryview(gathered)
 
 
 def allocate(nbytes: int, offset: int = 0) -> memoryview:

@@ -207,7 +207,7 @@ class DropIn:
     def save(
         self, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None, *, format: str = _DEFAULT
     ) -> bytes:
-        """The bytes of a file of the tensors."""
+        """The bytes of a file with these tensors."""
         self._check(tensors, format)
         with _refusals_of_layouts():
             return dumps(tensors, format=format, metadata=metadata)

@@ -18,7 +18,7 @@ from tensorglot.dynd.coerce.anything import coerce, typeof
 from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import from_tensor
 from tensorglot.dynd.value import Value
-from tensorglot.errors import InputError
+from tensorglot.errors import InputError, escape
 from tensorglot.extras import library
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import Fixed, Struct, Var
@@ -59,7 +59,8 @@ def _frame(frame: Any, type: Type | None) -> Tensor:
     frame = _with_index(frame)
     series = {str(name): frame.iloc[:, i] for i, name in enumerate(frame.columns)}
     if len(series) < frame.shape[1]:
-        raise InputError("a DataFrame has two columns of one name: rename them", rule="pandas.column")
+        twice = next(name for name in series if [*map(str, frame.columns)].count(name) > 1)
+        raise InputError(f"the DataFrame has several columns '{escape(twice)}': rename them", rule="pandas.column")
     rows, row = tables.known_rows(frame.attrs)
     known = dict(row.fields) if isinstance(row, Struct) else {}
     wanted = _fields_for(type, list(series), len(frame))

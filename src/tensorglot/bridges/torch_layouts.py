@@ -50,13 +50,18 @@ def plain_sparse(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_meta:
         raise InputError("a tensor on the meta device has no values", rule="torch.meta")
     if tensor.dense_dim() or not (coo or tensor.ndim == 2):
-        raise InputError("batches and hybrids of sparse tensors are not supported", rule="torch.layout")
+        raise InputError(
+            "batches and hybrids of sparse tensors are not supported: pass tensor.to_dense()", rule="torch.layout"
+        )
     if coo:
         return tensor.detach().coalesce()
     try:
         return tensor.detach() if tensor.layout is torch.sparse_csr else tensor.detach().to_sparse_csr()
     except RuntimeError as error:
-        raise InputError(f"PyTorch cannot convert this {tensor.layout} tensor to CSR", rule="torch.layout") from error
+        raise InputError(
+            f"PyTorch cannot convert this {tensor.layout} tensor to CSR: {error}; pass tensor.to_dense()",
+            rule="torch.layout",
+        ) from error
 
 
 def from_sparse(tensor: Tensor, values: torch.Tensor) -> torch.Tensor:

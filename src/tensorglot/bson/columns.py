@@ -39,6 +39,7 @@ __all__ = [
     "BSON_SUFFIX",
     "PLAIN_DTYPES",
     "ValueColumn",
+    "as_bson",
     "concat",
     "encode_by_pymongo",
     "from_array",
@@ -175,7 +176,7 @@ def from_values(values: Iterable[Any] | ValueColumn) -> ValueColumn:
         return values
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.str[1:] in _KINDS:
         return from_plain(values, _KINDS[values.dtype.str[1:]])
-    encoded = [(ABSENT, b"") if value is None else encode_value(value, _as_bson) for value in values]
+    encoded = [(ABSENT, b"") if value is None else encode_value(value, as_bson) for value in values]
     return _join(np.array([kind for kind, _ in encoded], np.uint8), [data for _, data in encoded])
 
 
@@ -196,7 +197,7 @@ def encode_by_pymongo(value: Any) -> Raw:
     return Raw(data[4], data[6:-1])
 
 
-def _as_bson(value: Any) -> Any:
+def as_bson(value: Any) -> Any:
     """Vectors, and the values of pymongo that Python lacks, at any depth."""
     if is_vector(value):
         return Binary(VECTOR_SUBTYPE, encode(value, ignored_bits="keep"))

@@ -14,6 +14,7 @@ from typing import Any
 
 from tensorglot.arguments import check_flags, check_mapping
 from tensorglot.bson.coerce import is_vector
+from tensorglot.bson.columns import as_bson
 from tensorglot.bson.vector import Vector, decode, encode
 from tensorglot.errors import FormatError, InputError
 from tensorglot.wire import bson_value
@@ -25,9 +26,9 @@ _SUBTYPES = ("09", "9")
 
 
 def encode_document(fields: Mapping[str, Any]) -> bytes:
-    """Encodes one BSON document of plain Python values, Vectors, `Raw`, pymongo's ObjectId, Binary and BinaryVector."""
+    """Encodes one BSON document of plain Python values, Vectors, `Raw`, and all that pymongo encodes."""
     check_mapping(fields, "a document", "bson.document")
-    return bson_value.encode_document(fields, _as_binary)
+    return bson_value.encode_document(fields, as_bson)
 
 
 def decode_document(data: Any) -> dict[str, Any]:
@@ -36,12 +37,6 @@ def decode_document(data: Any) -> dict[str, Any]:
     Encoding the result gives the same bytes again.
     """
     return bson_value.decode_document(view(data), _as_vector)
-
-
-def _as_binary(value: Any) -> bson_value.Binary:
-    if is_vector(value):
-        return bson_value.Binary(VECTOR_SUBTYPE, encode(value, ignored_bits="keep"))
-    raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
 
 
 def _as_vector(value: bson_value.Binary) -> bson_value.Binary | Vector:

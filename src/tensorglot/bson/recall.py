@@ -86,11 +86,10 @@ def recall(
     else:
         given = k if isinstance(k, (Sequence, np.ndarray)) and not isinstance(k, str) else [k]
         sizes = tuple(as_integer(size, "k", "recall.k", 1) for size in given)
-    if not sizes or max(sizes) > others or not len(wanted):
-        raise InputError(
-            f"k must be from 1 to the number of other rows, of {len(values)}, and there must be a query",
-            rule="recall.k",
-        )
+    if not len(wanted):
+        raise InputError("recall needs at least one query", rule="recall.queries")
+    if not sizes or max(sizes) > others:
+        raise InputError(f"k must be from 1 to {others}, the number of rows that a query can find", rule="recall.k")
     small = quantize(values)
     assert small.low is not None and small.high is not None  # noqa: S101, PT018 - int8 has ranges
     small_queries = quantize(wanted, ranges=(small.low, small.high))

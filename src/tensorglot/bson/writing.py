@@ -26,7 +26,7 @@ from tensorglot.bson.stored_columns import ColumnSpool, form_of, stored_name, te
 from tensorglot.bson.streams import HIGH, LOW
 from tensorglot.bson.upload import Written, documents, upload
 from tensorglot.containers.table import UNNAMED, Format, for_target
-from tensorglot.errors import InputError, escape
+from tensorglot.errors import Hint, InputError, escape
 from tensorglot.io.place import Place as FilePlace
 from tensorglot.io.place import as_place
 from tensorglot.io.target import open_target
@@ -92,8 +92,9 @@ class WritePlan:
         holds_ranges = not is_collection(place) and not is_dump(place) and not as_path(place).endswith(".npy")
         if survey.new_ranges and self.ranges is None and not holds_ranges:
             raise InputError(
-                f"queries need the ranges, and {escape(place_text(place))} cannot hold them: pass a file for them",
+                f"{escape(place_text(place))} cannot store the ranges of the dimensions, which queries need",
                 rule="place.ranges",
+                hint=Hint("pass ranges= with a file for them", "pass --ranges FILE"),
             )
         if self.update and not is_collection(place):
             raise InputError("update= applies only to collections", rule="place.update")
@@ -231,4 +232,6 @@ def _holds_nested(spec: Format) -> bool:
 
 def _check_free(stored: str, names: Container[str]) -> None:
     if stored in names:
-        raise InputError(f"two fields would be the tensor '{escape(stored)}'", rule="place.fields")
+        raise InputError(
+            f"two fields would both be stored as the tensor '{escape(stored)}'; leave one out", rule="place.fields"
+        )

@@ -33,8 +33,8 @@ from tensorglot.errors import escape, human_nbytes, plural
 if TYPE_CHECKING:
     from tensorglot.operations._cast import Cast
     from tensorglot.operations._conversion_plan import Plan
-    from tensorglot.operations._quantize import Quantization
     from tensorglot.operations.convert import Conversion
+    from tensorglot.operations.quantize import Quantization
 
 __all__ = ["command"]
 

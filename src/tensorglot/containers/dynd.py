@@ -178,8 +178,7 @@ def _table(source: Source, begin: int, options: ReadOptions) -> tuple[list[Field
     rows, names, texts, sizes = (value.plan.nodes[i] for i in (0, 2, 4, 6))
     count = int(value.lists(rows).stops[0])
     length, data = _length(source, begin + stream.base + stream.at)
-    if count > limits.tensors_or():
-        raise LimitError(f"{count} tensors exceed Limits.tensors", rule="dynd.limit.tensors", offset=begin)
+    limits.check_tensors(count, rule="dynd.limit.tensors", offset=begin)
     nbytes = value.array(sizes)[:count].tolist()
     edges = [data]
     for size in nbytes:

@@ -83,7 +83,7 @@ class Node:
 
     @property
     def block(self) -> Atom:
-        """The elements of a BLOCK."""
+        """The atom that each element of a BLOCK is."""
         assert self.atom is not None  # noqa: S101
         return self.atom
 

@@ -90,7 +90,7 @@ class Replacement:
             raise change_error(self._address.name) from None
 
     def __exit__(self, kind: type[BaseException], error: BaseException, trace: None) -> None:
-        """Aborts."""
+        """Aborts the upload: called only after an error."""
         if self._writer is not None:
             self._writer.__exit__(kind, error, trace)
         if self._upload is not None:

@@ -23,7 +23,7 @@ __all__ = ["Target", "open_target", "version_read"]
 
 
 class Target(Protocol):
-    """What is being written."""
+    """A file, an object or a stream that is being written."""
 
     def reserve(self, nbytes: int) -> None:
         """Says how much will be written, about."""

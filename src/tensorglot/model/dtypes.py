@@ -42,12 +42,12 @@ class DType:
 
     @property
     def kind(self) -> Kind:
-        """What its values are."""
+        """Class of its values."""
         return next((kind for beginning, kind in _KINDS if self.name.startswith(beginning)), "real")
 
     @property
     def signed(self) -> bool:
-        """An integer, which may be negative."""
+        """Whether it is a signed integer type."""
         return self.name.startswith("int")
 
     def nbytes(self, count: int) -> int:

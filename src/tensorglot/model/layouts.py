@@ -144,7 +144,8 @@ def _require(condition: bool, rule: str, message: str) -> None:
 
 
 def _require_one_of(found: object, choices: Iterable[str], rule: str, what: str) -> None:
-    _require(found in (*choices,), rule, f"{what} must be {', '.join(choices)}")
+    known = (*choices,)
+    _require(found in known, rule, f"{what} must be {'one of ' if len(known) > 1 else ''}{', '.join(known)}")
 
 
 def _require_dtype(piece: Piece, names: Iterable[str], part: str) -> None:

@@ -46,8 +46,9 @@ class OpenedOnce(LazySource):
     """One file, which stays open until the archive is closed.
 
     Threads may open and close it at the same time, and the process may fork meanwhile, so no
-    lock is held: of two that open, the first to store its source wins; and one that is stored
-    while `close` runs is closed by either side, since each looks after it has spoken.
+    lock is held. Of two threads that open, the first to store its source wins, and the other
+    closes its own. `open` looks at `_closed` after storing, `close` at the stored source after
+    setting `_closed`: whatever the order, one of them closes the source.
     """
 
     def __init__(self) -> None:

@@ -72,9 +72,9 @@ TOGETHER_NBYTES = 256 << 10
 """Up to this much at a time: memory of this size is reused by the allocator, and its pages are already mapped."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+"""Contiguous bytes."""
 CheckedBy: TypeAlias = Literal["tensor", "box", "block"]
 """What has checksums in a source: tensors, in columns of the index; boxes of tensors; blocks, named by their hashes."""
-"""Contiguous bytes."""
 
 
 class Source(Protocol):
@@ -133,7 +133,7 @@ class HeaderSource(Protocol):
 
 
 def read_many_of(source: Source) -> Callable[[Sequence[int], Sequence[int]], list[bytes]] | None:
-    """How to read many headers at once, if the source does not read them as fast one by one."""
+    """The method `read_many` of a source that has one; None where headers are read as fast one by one."""
     return source.read_many if isinstance(source, HeaderSource) else None
 
 

@@ -5,7 +5,7 @@
     save        values to a file
     writer      more than fits in memory, tensor by tensor
     convert     from one file to another, with a plan
-    quantize    small integers with scales for one value
+    quantize    small integers with scales: the schemes, and one value in memory
     verify      structure, checksums, values
     diff        what differs between two archives
     stats       minimum, maximum, mean, deviation of each tensor
@@ -34,7 +34,6 @@ What they share:
     _file_layout        a file with places for its rows
     _cast               values in another element type, counting losses
     _dequantize         the real values of quantized tensors
-    _quantize           schemes of quantization, and their errors
     _compare            two parts, element by element
     _distribution       counts, moments, norms, quantiles and a histogram of values, in one pass
     _moments            sums that neither overflow nor cancel

@@ -9,7 +9,7 @@ too large for an integer type becomes its largest, and NaN becomes 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,23 +18,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import Hint, InputError, UnsupportedError
-from tensorglot.io.local import BufferSource
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of, pack
 from tensorglot.model.payload import Buffer, Encoded, as_bytes, copy_range
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.operations._dequantize import real_values
-from tensorglot.operations._elements import BLOCK_COUNT, elements
+from tensorglot.operations._dequantize import Values, computed, numbers_of
+from tensorglot.operations._elements import BLOCK_COUNT
 from tensorglot.operations._jsonable import Record
 from tensorglot.threads import Executor, ordered_map
 
 __all__ = ["Cast", "CastCodec", "cast", "cast_tensor"]
 
 Array = NDArray[Any]
-Values = Callable[[], Iterator[Array]]
-"""Yields the values of a tensor in C order, piece by piece; may be called several times."""
-
-_NOWHERE = BufferSource(b"")
-"""The source of cast tensors: nothing is stored, the codec computes the bytes."""
 _LARGEST = {"float4_e2m1fn": 6.0, "float6_e2m3fn": 7.5, "float6_e3m2fn": 28.0}
 """The largest value of the types without NaN and infinities; anything larger is rounded to it."""
 
@@ -184,20 +178,13 @@ def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, in
 
 def cast_tensor(tensor: Tensor, new: DType, *, strict: bool, executor: Executor | None) -> tuple[Part, CastCodec]:
     """A dense tensor, or the real values of a quantized one, in another type. Strict: overflow is an error."""
-    values: Values
     new.require_numpy(tensor.name)
-    if tensor.layout == "dense":
-        part = tensor.parts["data"]
-        old = dtype_of(part.numpy_dtype(tensor.name))
-        if old.kind == "complex" and new.kind != "complex":
-            raise InputError(
-                f"a complex tensor cannot be cast to {new.name}: its imaginary part would be lost",
-                rule="cast.complex",
-                tensor=tensor.name,
-            )
-        values, name = partial(elements, part, tensor.name), old.name
-    else:
-        values, name = partial(real_values, tensor), tensor.layout
+    name, values = numbers_of(tensor)
+    if tensor.layout == "dense" and BY_NAME[name].kind == "complex" and new.kind != "complex":
+        raise InputError(
+            f"a complex tensor cannot be cast to {new.name}: its imaginary part would be lost",
+            rule="cast.complex",
+            tensor=tensor.name,
+        )
     codec = CastCodec(values, Cast(tensor.name, name, new.name), strict, executor)
-    payload = Encoded(_NOWHERE, 0, 0, new.nbytes(math.prod(tensor.shape)), codec, tensor.name)
-    return Part(new, tensor.shape, payload), codec
+    return Part(new, tensor.shape, computed(new.nbytes(math.prod(tensor.shape)), codec, tensor.name)), codec

@@ -35,7 +35,7 @@ from tensorglot.operations._patterns import (
     select_names,
     settle_dtypes,
 )
-from tensorglot.operations._quantize import Scheme, scheme_of, why_not
+from tensorglot.operations.quantize import Scheme, scheme_of, why_not
 
 __all__ = ["Action", "ConvertOptions", "Loss", "LossKind", "Plan", "Step", "make_plan"]
 

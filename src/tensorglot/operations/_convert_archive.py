@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
+from tensorglot.errors import TruncatedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
+from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.model.tensor import Tensor
 from tensorglot.operations._cast import Cast, CastCodec, cast_tensor
 from tensorglot.operations._conversion_plan import Plan, Step
-from tensorglot.operations._quantize import Quantization, QuantizeCodec, quantize_tensor, scheme_of
+from tensorglot.operations.quantize import Quantization, QuantizeCodec, quantize_tensor, scheme_of
 from tensorglot.threads import Executor
 
-__all__ = ["Account", "make_archive"]
+__all__ = ["Account", "accounts_of", "make_archive", "row_bytes"]
 
 Account: TypeAlias = Cast | Quantization
 """What was done to the values of a tensor."""
@@ -60,6 +63,25 @@ def make_archive(
         attributes=kept.attributes if attributes else {},
     )
     return archive.with_index(kept), codecs
+
+
+def accounts_of(codecs: Mapping[str, CastCodec | QuantizeCodec]) -> list[Account]:
+    """What was done to the values of each tensor that was cast or quantized, once it has been written."""
+    return [replace(codec.account, tensor=name) for name, codec in codecs.items()]
+
+
+def row_bytes(converted: Archive, row: int) -> Iterator[memoryview]:
+    """The bytes of a row as the target stores them, which must be as many as its place has."""
+    nbytes, expected = 0, int(converted.index.nbytes[row])
+    for data in map(as_bytes, buffers(converted.chunks(np.array([row])))):
+        nbytes += len(data)
+        yield data
+    if nbytes != expected:
+        raise TruncatedError(
+            f"the tensor was decoded to {nbytes} bytes, its type and shape need {expected}",
+            rule="convert.size",
+            tensor=converted.index.name_of(row),
+        )
 
 
 def _compute(

@@ -25,16 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.containers.table import RowsFirst
-from tensorglot.errors import TruncatedError
 from tensorglot.io.local import FileSource
 from tensorglot.io.place import Place
 from tensorglot.io.sink import AtomicFile, Writable, name_in_errors, write_at
 from tensorglot.io.target import version_read
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
-from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.operations._conversion_plan import Plan, Step
-from tensorglot.operations._convert_archive import Account, make_archive
+from tensorglot.operations._convert_archive import Account, accounts_of, make_archive, row_bytes
 from tensorglot.operations._convert_parts import Elsewhere, upload_converted
 from tensorglot.operations._executor import JOB_NBYTES, batches
 from tensorglot.operations._file_layout import RowPlace, file_layout, rows_layout
@@ -174,16 +172,12 @@ def _write_rows(
             if plan.save.durable:
                 os.fsync(fd)
             return []
-        for row, offset in enumerate(offsets):
-            at = offset
-            for data in map(as_bytes, buffers(converted.chunks(np.array([row])))):
+        for row, at in enumerate(offsets):
+            for data in row_bytes(converted, row):
                 write_at(fd, data, at)
                 at += len(data)
-            if at - offset != converted.index.nbytes[row]:
-                name = converted.index.name_of(row)
-                raise TruncatedError(f"{at - offset} bytes decoded", rule="convert.size", tensor=name)
         if plan.save.durable:
             os.fsync(fd)
-        return [replace(codec.account, tensor=name) for name, codec in codecs.items()]
+        return accounts_of(codecs)
     finally:
         os.close(fd)

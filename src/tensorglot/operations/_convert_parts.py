@@ -17,14 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from tensorglot.containers.table import Format, RowsFirst, WriteOptions
-from tensorglot.errors import TruncatedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Chunk, as_bytes, buffers
 from tensorglot.operations._conversion_plan import Plan, Step
-from tensorglot.operations._convert_archive import Account, make_archive
+from tensorglot.operations._convert_archive import Account, accounts_of, make_archive, row_bytes
 from tensorglot.operations._executor import JOB_NBYTES, Reference, run_jobs
 from tensorglot.operations._file_layout import RowPlace
 from tensorglot.operations._options import SaveOptions
@@ -213,7 +210,7 @@ def _upload_span(archive: Archive, span: _Span, plan: Plan, strict: bool, upload
         if isinstance(segment, _RowSpan) and segment.begin == 0:
             digests.append(b"" if running is None else running.digest())
     etags.append(upload.send(span.first_part + len(etags), held))
-    return _Sent([replace(codec.account, tensor=name) for name, codec in codecs.items()], etags, digests)
+    return _Sent(accounts_of(codecs), etags, digests)
 
 
 def _bytes_of(segment: _Segment, converted: Archive) -> Iterator[bytes | memoryview]:
@@ -224,10 +221,4 @@ def _bytes_of(segment: _Segment, converted: Archive) -> Iterator[bytes | memoryv
         payload = converted.payload(segment.row, converted.index.names[segment.row])
         yield payload.read(segment.begin, segment.end - segment.begin)
         return
-    nbytes = 0
-    for data in map(as_bytes, buffers(converted.chunks(np.array([segment.row])))):
-        nbytes += len(data)
-        yield data
-    if nbytes != segment.end:
-        name = converted.index.names[segment.row]
-        raise TruncatedError(f"{nbytes} bytes decoded", rule="convert.size", tensor=name)
+    yield from row_bytes(converted, segment.row)

@@ -7,21 +7,42 @@ was opened. Results are float32, or float64 if the scales are.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.containers.gguf import blocks
 from tensorglot.errors import UnsupportedError, escape
-from tensorglot.model.dtypes import BY_NAME
+from tensorglot.io.local import BufferSource
+from tensorglot.model.dtypes import BY_NAME, dtype_of
 from tensorglot.model.layouts import MX, QUANT_GROUP
+from tensorglot.model.payload import Codec, Encoded
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._elements import elements
 
-__all__ = ["can_dequantize", "dequantize", "real_values", "values_by_part"]
+__all__ = ["Values", "can_dequantize", "computed", "dequantize", "numbers_of", "real_values", "values_by_part"]
+
+Values: TypeAlias = Callable[[], Iterator[NDArray[Any]]]
+"""Yields the values of a tensor in C order, piece by piece; may be called several times."""
+
+_NOWHERE = BufferSource(b"")
+
+
+def computed(nbytes: int, codec: Codec, tensor: str) -> Encoded:
+    """The payload of bytes that are stored nowhere: the codec computes them."""
+    return Encoded(_NOWHERE, 0, 0, nbytes, codec, tensor)
+
+
+def numbers_of(tensor: Tensor) -> tuple[str, Values]:
+    """The name of the element type of a dense tensor, or the layout of a quantized one; and its real values."""
+    if tensor.layout != "dense":
+        return tensor.layout, partial(real_values, tensor)
+    part = tensor.parts["data"]
+    return dtype_of(part.numpy_dtype(tensor.name)).name, partial(elements, part, tensor.name)
 
 
 def can_dequantize(layout: str) -> bool:

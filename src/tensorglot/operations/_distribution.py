@@ -62,7 +62,7 @@ class _ValueCounts:
         self._counts += np.bincount(block.view(self._codes), minlength=len(self._counts))
 
     def buckets(self) -> Buckets:
-        """Both ends of a bucket are the value."""
+        """A bucket for each value that occurs: both of its ends are that value."""
         used = np.flatnonzero((self._counts > 0) & np.isfinite(self._values))
         used = used[np.argsort(self._values[used], kind="stable")]
         return self._values[used], self._values[used], self._counts[used]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.memory import cut
+from tensorglot.memory import cut, regroup
 from tensorglot.model.dtypes import unpack
 from tensorglot.model.payload import PIECE_NBYTES, Chunk, Memory, Payload, Span, as_bytes
 from tensorglot.model.tensor import Part, check_bool
@@ -46,25 +46,7 @@ def elements(part: Part, tensor: str, count: int = PIECE_COUNT) -> Iterator[NDAr
 
 def blocks(payload: Payload, nbytes: int) -> Iterator[memoryview]:
     """The bytes of a payload in blocks of `nbytes`, the last one shorter; its checksum is compared on the way."""
-    room = np.empty(nbytes, np.uint8).data
-    filled = 0
-    for view in _checked_views(payload, nbytes):
-        if filled:
-            taken = min(nbytes - filled, len(view))
-            room[filled : filled + taken] = view[:taken]
-            filled += taken
-            view = view[taken:]
-            if filled < nbytes:
-                continue
-            yield room
-            filled = 0
-        whole = len(view) - len(view) % nbytes
-        for start, _ in cut(whole, nbytes):
-            yield view[start : start + nbytes]
-        filled = len(view) - whole
-        room[:filled] = view[whole:]
-    if filled:
-        yield room[:filled]
+    return regroup(_checked_views(payload, nbytes), nbytes)
 
 
 def _checked_views(payload: Payload, nbytes: int) -> Iterator[memoryview]:

@@ -48,7 +48,11 @@ def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
     for low, high, name in extents:
         before = [(end, other) for end, other in before if end > low]
         if not arrays[name].flags.forc and _overlaps_itself(arrays[name]):
-            raise InputError("elements of the array in out overlap in memory", rule="out.overlap", tensor=name)
+            raise InputError(
+                "elements of the array in out overlap in memory, as those of a broadcast view do: pass a copy",
+                rule="out.overlap",
+                tensor=name,
+            )
         for _, other in before:
             if shares_memory(arrays[name], arrays[other]):
                 raise InputError(

@@ -59,7 +59,7 @@ def select_names(names: Sequence[str], select: Select | None) -> list[str]:
 def rename_all(names: Sequence[str], rename: Rename | None, every: Sequence[str]) -> dict[str, str]:
     """New names by old ones. `{"model.*": "*"}`: each star of the new name is what that of the old one matched.
 
-    A rule must match one of `every` name of the file, selected or not.
+    Each rule must match one of `every`, the names of the file, selected or not.
     """
     if rename is None:
         return dict(zip(names, names, strict=True))

@@ -38,7 +38,7 @@ def start_progress(progress: Progress | bool | None, what: str) -> Iterator[Prog
 
 
 def count_off(results: Iterable[T], nbytes: Sequence[int], report: Progress | None) -> Iterator[T]:
-    """The same results; after each, progress is reported of so many bytes."""
+    """Passes results on; after each, reports the sum of `nbytes` up to it."""
     total, done = sum(nbytes), 0
     for size, result in zip(nbytes, results, strict=True):
         yield result

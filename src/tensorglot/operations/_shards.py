@@ -22,7 +22,7 @@ import numpy as np
 
 from tensorglot.containers.store import MARKER
 from tensorglot.containers.table import TABLE, for_target
-from tensorglot.errors import FormatError, Hint, InputError, LimitError, escape
+from tensorglot.errors import FormatError, Hint, InputError, escape
 from tensorglot.io.folder import Folder, as_folder, file_named_by
 from tensorglot.io.local import BaseSource, Stamp, add_path_to_errors, file_stamp
 from tensorglot.io.place import Place, as_place
@@ -164,14 +164,12 @@ def _open_shard(place: Place, name: str, open_file: Callable[[Place], Archive]) 
 
 
 def _read_index(source: BaseSource, limits: Limits) -> Shards:
-    if source.size > limits.header_or():
-        raise LimitError(f"an index of {source.size} bytes exceeds Limits.header_nbytes", rule="shards.limit.index")
+    limits.check_header(source.size, "an index", rule="shards.limit.index")
     value = json.parse(source.read_bytes(0, source.size), depth=DEPTH, rule="shards.json")
     weight_map = value.get("weight_map") if isinstance(value, dict) else None
     if not isinstance(weight_map, dict):
         raise FormatError("the index has no weight_map", rule="shards.weight_map")
-    if len(weight_map) > limits.tensors_or():
-        raise LimitError("more tensors than Limits.tensors allows", rule="shards.limit.tensors")
+    limits.check_tensors(len(weight_map), rule="shards.limit.tensors")
     shards: Shards = {}
     for name, shard in weight_map.items():
         if not isinstance(shard, str):

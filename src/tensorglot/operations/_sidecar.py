@@ -26,7 +26,7 @@ from typing import Self
 
 import numpy as np
 
-from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, LimitError, TruncatedError
+from tensorglot.errors import FormatError, Hint, InputError, IntegrityError, TruncatedError
 from tensorglot.io.local import Stamp, add_path_to_errors, change_error, file_stamp, stamp_of
 from tensorglot.io.place import Place, as_place
 from tensorglot.io.sink import Writable, sync_folder, temporary_name
@@ -215,22 +215,27 @@ def read_sidecar(file: Place, limits: Limits) -> Sums | None:
     except FileNotFoundError:
         return None
     with add_path_to_errors(place):
-        if source.size > limits.header_or():
-            raise LimitError(f"a sidecar of {source.size} bytes exceeds Limits.header_nbytes", rule="sums.limit")
+        limits.check_header(source.size, "a sidecar", rule="sums.limit")
         return _parse(source.read_bytes(0, source.size))
 
 
 def _parse(data: bytes) -> Sums:
     head = _HEAD.match(data)
     if head is None:
-        raise FormatError("invalid first line of a sidecar of checksums", rule="sums.head", offset=0)
+        raise FormatError(
+            "not a sidecar of checksums: the first line must be 'tensorglot-sums 1 SIZE'", rule="sums.head", offset=0
+        )
     tensors: dict[Key, str] = {}
     rest: str | None = None
     position = head.end()
     while position < len(data):
         line = _LINE.match(data, position)
         if line is None or rest is not None:
-            raise FormatError("invalid line in the sidecar", rule="sums.line", offset=position)
+            raise FormatError(
+                'invalid line in the sidecar (expected: CHECKSUM "NAME", and CHECKSUM - last)',
+                rule="sums.line",
+                offset=position,
+            )
         checksum = line[1].decode()
         if line[2] is None:
             rest = checksum

@@ -23,7 +23,7 @@ from tensorglot.limits import Limits
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
-from tensorglot.operations._convert_archive import make_archive
+from tensorglot.operations._convert_archive import accounts_of, make_archive
 from tensorglot.operations._convert_elsewhere import convert_elsewhere
 from tensorglot.operations._convert_parts import Elsewhere
 from tensorglot.operations._executor import can_send, refer_to
@@ -32,9 +32,9 @@ from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import DTypes, Rename, Schemes, Select
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress
-from tensorglot.operations._quantize import Quantization
 from tensorglot.operations._sidecar import check_target, write_sidecar
 from tensorglot.operations.open import OpenOptions, Verify, open_source
+from tensorglot.operations.quantize import Quantization
 from tensorglot.operations.save import prepare, write_archive
 from tensorglot.operations.verify import Problem, Report
 from tensorglot.threads import Executor
@@ -143,7 +143,7 @@ def convert(
             accounts = convert_elsewhere(elsewhere, target)
         else:
             write_archive(target, converted, spec, settled, plan.save)
-            accounts = [replace(codec.account, tensor=name) for name, codec in codecs.items()]
+            accounts = accounts_of(codecs)
     if sidecar_of is not None:
         with open_source(sidecar_of, OpenOptions(plan.target, verify="never")) as written:
             write_sidecar(written, sidecar_of)

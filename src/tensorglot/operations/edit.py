@@ -143,7 +143,7 @@ def _check_object(place: Place, in_place: bool) -> None:
     """Refuses what cannot be done at a URL before anything is read."""
     if place.is_commit:
         raise UnsupportedError(
-            "a commit does not change: commit the changed tensors", rule="edit.source", path=place.shown
+            "a commit is immutable: commit the changed tensors instead", rule="edit.source", path=place.shown
         )
     check_url_target(place.text)
     if in_place:
@@ -159,7 +159,7 @@ def _open_to_edit(place: Place, options: OpenOptions) -> Iterator[tuple[Archive,
         found = version_read(archive.source, place) if stamp is None else file_stamp(archive.source)
         if found is None:
             raise UnsupportedError(
-                "the server gives no ETag, by which a change of the object could be noticed",
+                "the server sends no ETag, so a concurrent change could go unnoticed: edit a local copy and upload it",
                 rule="edit.etag",
                 path=place.shown,
             )
@@ -200,10 +200,17 @@ class _Changes:
                 raise TensorNotFound.among(name, archive.index.names)
         for name in self.add:
             if name in archive:
-                raise InputError("the file has a tensor of this name: replace it", rule="edit.add", tensor=name)
+                raise InputError(
+                    "the file already has a tensor of this name",
+                    rule="edit.add",
+                    tensor=name,
+                    hint=Hint("pass it in replace=", "pass it with --replace"),
+                )
         for name in self.drop:
             if name in self.replace or self.drop.count(name) > 1:
-                raise InputError("the tensor is named twice", rule="edit.drop", tensor=name)
+                raise InputError(
+                    "the tensor is dropped twice, or both dropped and replaced", rule="edit.drop", tensor=name
+                )
 
 
 def _change_tensors(

@@ -227,7 +227,9 @@ class Writer:
         if name in self._tensors or (self._append_to is not None and name in self._append_to.names):
             raise InputError("a tensor of this name was added before", rule="writer.name", tensor=name)
         if self._streams and not self._streams[-1].complete:
-            raise InputError("the previous stream is not complete", rule="writer.stream", tensor=name)
+            raise InputError(
+                "the stream before it is not complete: end its `with` block first", rule="writer.stream", tensor=name
+            )
 
     def __enter__(self) -> Writer:
         return self
@@ -255,7 +257,7 @@ class Writer:
 
     def _finish(self) -> None:
         if self._streams and not self._streams[-1].complete:
-            raise InputError("the last stream is not complete", rule="writer.stream")
+            raise InputError("the last stream is not complete: end its `with` block first", rule="writer.stream")
         self._spool.flush()
         self._source.size = self._spool.tell()
         options = replace(

@@ -25,13 +25,13 @@ __all__ = [
     "DOCUMENT",
     "DOCUMENT_MAX_NBYTES",
     "DOUBLE",
+    "FIELDS_RULE",
     "NULL",
     "PIECE_NBYTES",
     "ROOM_ROWS",
     "VECTOR_SUBTYPE",
     "Column",
     "Vectors",
-    "check_fields",
     "find",
     "find_vectors",
     "key_bytes",
@@ -58,6 +58,7 @@ _VECTOR_NBYTES = 7
 """The smallest vector element: type, NUL of an empty key, length, subtype."""
 DOUBLE, DOCUMENT, ARRAY, BINARY, NULL = 0x01, 0x03, 0x04, 0x05, 0x0A
 VECTOR_SUBTYPE = 9
+FIELDS_RULE = "bson.limit.tensors"
 
 _KINDS = {
     0x01: "double", 0x02: "string", 0x03: "document", 0x04: "array", 0x05: "binary", 0x06: "undefined",
@@ -221,7 +222,7 @@ def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> 
         )
         if fault not in (walk.OK, walk.FULL):
             raise refusal(fault, start + at)
-        check_fields(len(paths), limits)
+        limits.check_tensors(len(paths), rule=FIELDS_RULE, what="vector fields")
         count += done
         blocks.append(block[:, :rows])
         if fault == walk.OK:
@@ -233,12 +234,6 @@ def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> 
 def paths_budget(nbytes: int, limits: Limits) -> int:
     """How many bytes the paths of documents of this size may take."""
     return max(_PATHS_NBYTES, min(limits.path_ratio * nbytes, 1 << 62))
-
-
-def check_fields(count: int, limits: Limits) -> None:
-    """Checks the number of vector fields against the limit on tensors."""
-    if count > limits.tensors_or():
-        raise LimitError(f"{count} vector fields exceed Limits.tensors", rule="bson.limit.tensors")
 
 
 def numbers(data: memoryview, begin: int, end: int) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tensorglot.kernels import bson_walk as walk
 from tensorglot.limits import DEFAULT, Limits
-from tensorglot.wire.bson import DEPTH, ROOM_ROWS, check_fields, path_texts, paths_budget, refusal
+from tensorglot.wire.bson import DEPTH, FIELDS_RULE, ROOM_ROWS, path_texts, paths_budget, refusal
 
 __all__ = ["ArrayField", "ArrayScan"]
 
@@ -73,7 +73,7 @@ class ArrayScan:
             )
             if fault not in (walk.OK, walk.FULL):
                 raise refusal(fault, start + at)
-            check_fields(len(self._paths), self._limits)
+            self._limits.check_tensors(len(self._paths), rule=FIELDS_RULE, what="fields of numbers")
             self._count(*block[:, :rows])
             if fault == walk.OK:
                 return

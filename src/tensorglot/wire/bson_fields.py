@@ -17,7 +17,7 @@ from tensorglot.arrays import distinct
 from tensorglot.errors import FormatError
 from tensorglot.kernels import bson_walk as walk
 from tensorglot.limits import DEFAULT, Limits
-from tensorglot.wire.bson import check_fields, find_vectors, path_texts, refusal
+from tensorglot.wire.bson import FIELDS_RULE, find_vectors, path_texts, refusal
 from tensorglot.wire.bson_vector import Row, row_of_head
 
 __all__ = ["Fields", "scan"]
@@ -70,7 +70,7 @@ def scan(pieces: Iterable[tuple[int, memoryview]], limits: Limits = DEFAULT) -> 
             block = np.empty((5, len(found.begins)), np.int64)
             for path in found.paths:
                 paths.setdefault(path, len(paths))
-            check_fields(len(paths), limits)
+            limits.check_tensors(len(paths), rule=FIELDS_RULE, what="vector fields")
             block[_PATH] = np.array([paths[path] for path in found.paths])[found.fields]
             block[_DOCUMENT] = found.documents + documents
             block[_BEGIN] = found.begins + start

@@ -124,7 +124,7 @@ class Pairs:
 
 _REFUSALS: dict[str, tuple[type[FormatError], str]] = {
     "ends": (TruncatedError, "truncated: an item extends past the end of the data"),
-    "reserved": (FormatError, "reserved additional information"),
+    "reserved": (FormatError, "reserved value in the head of an item (additional information)"),
     "indefinite": (FormatError, "indefinite length is not allowed"),
     "shortest": (FormatError, "integer or length is not in its shortest form"),
     "order": (FormatError, "map keys are not sorted"),
@@ -136,7 +136,7 @@ _REFUSALS: dict[str, tuple[type[FormatError], str]] = {
     "depth": (LimitError, "nesting exceeds the depth limit"),
     "utf8": (FormatError, "invalid UTF-8 in a text string"),
     "break": (FormatError, "break outside of an indefinite-length item"),
-    "chunk": (FormatError, "chunk has another type than its string"),
+    "chunk": (FormatError, "a chunk of a string of indefinite length has another type than the string"),
 }
 
 

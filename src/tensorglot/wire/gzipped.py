@@ -55,7 +55,7 @@ class _Inflater:
         left = self._size - self._position
         if left == 0:
             if not self._member.eof:
-                raise TruncatedError("truncated gzip data", rule="gzip.end", offset=self._size)
+                raise TruncatedError("file truncated: it ends inside a gzip member", rule="gzip.end", offset=self._size)
             return False
         room = bytearray(min(left, _READ_NBYTES))
         self._read_at(self._position, memoryview(room))

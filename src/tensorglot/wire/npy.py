@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
 
-from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
 
 __all__ = ["DTYPES", "MAGIC", "PREFIX_NBYTES", "Header", "build", "header_nbytes", "parse"]
 
@@ -179,7 +179,7 @@ def _match(descr: str, rule: str, offset: int) -> tuple[str, str, str]:
     """Splits a descr into byte order, letter and digits."""
     match = _SIMPLE.fullmatch(descr)
     if match is None or not (match[3] or match[2] == "O"):
-        raise FormatError("invalid NumPy dtype", rule=f"{rule}.descr", offset=offset)
+        raise FormatError(f"invalid NumPy dtype '{escape(descr, longest=40)}'", rule=f"{rule}.descr", offset=offset)
     return match[1], match[2], match[3]
 
 
@@ -196,7 +196,7 @@ def _measure(descr: Descr, rule: str, offset: int, depth: int) -> tuple[int, str
         _, letter, digits = _match(descr, rule, offset)
         return int(digits or 0) * (4 if letter == "U" else 1), descr
     if not isinstance(descr, list) or not descr or depth == 0:
-        raise FormatError("invalid NumPy dtype", rule=f"{rule}.descr", offset=offset)
+        raise FormatError("invalid structured NumPy dtype", rule=f"{rule}.descr", offset=offset)
     total, texts = 0, []
     for field in descr:
         name, kind, shape = _field(field, rule, offset)

@@ -39,7 +39,6 @@ __all__ = [
     "decode_stream",
     "decode_whole",
     "decoded_chunks",
-    "pieces",
     "read_held",
     "scan",
 ]
@@ -102,7 +101,7 @@ def scan(read: Read, size: int, nbytes: int, *, max_window: int, begin: int = 0)
     """
     frames = [frame for _, frame in _walk(read, size, nbytes, max_window, begin) if frame is not None]
     if not frames:
-        raise FormatError("no zstd frame", rule="zstd.empty", offset=begin)
+        raise FormatError("the encoded data has no zstd frame", rule="zstd.empty", offset=begin)
     return frames
 
 
@@ -266,7 +265,7 @@ def _stretches(chunks: Iterable[Buffer], size: int, nbytes: int, max_window: int
             enough = 2 * arrived - reached  # a large frame is not copied for each chunk of it
         waiting, begin = [data[reached - begin :]], reached
     if not found:
-        raise FormatError("no zstd frame", rule="zstd.empty", offset=0)
+        raise FormatError("the encoded data has no zstd frame", rule="zstd.empty", offset=0)
 
 
 def read_held(data: memoryview, begin: int = 0) -> Read:
@@ -518,24 +517,3 @@ def _context_nbytes(level: int) -> int:
 def ahead(level: int) -> int:
     """Returns how many frames may be compressed in advance, given the memory of each."""
     return max(1, _AHEAD_NBYTES // (_context_nbytes(level) + 2 * FRAME_NBYTES))
-
-
-def pieces(chunks: Iterable[Buffer], nbytes: int = FRAME_NBYTES) -> Iterator[Buffer]:
-    """Splits chunks into pieces of `nbytes`, the last one shorter; copies only across chunks."""
-    gathered = bytearray()
-    for chunk in chunks:
-        view = memoryview(chunk)
-        if gathered:
-            taken = view[: nbytes - len(gathered)]
-            gathered += taken
-            view = view[len(taken) :]
-            if len(gathered) < nbytes:
-                continue
-            yield gathered
-            gathered = bytearray()
-        whole = len(view) - len(view) % nbytes
-        for start in range(0, whole, nbytes):
-            yield view[start : start + nbytes]
-        gathered += view[whole:]
-    if gathered:
-        yield gathered

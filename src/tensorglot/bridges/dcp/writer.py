@@ -124,7 +124,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class _Linked:
-    """What is stored for the first result of a rank, with the links of all that the rank has written."""
+    """The `storage_data` of a rank's first result: its own, and the links to everything that the rank has written."""
 
     stored: object
     links: Mapping[str, str]

@@ -88,18 +88,14 @@ class Checkpoint:
 
 def check_shape(shape: Sequence[int], itemsize: int, limits: Limits, tensor: str) -> None:
     """Checked before the boxes are: what follows can use 64-bit integers."""
-    if len(shape) > limits.rank:
-        raise LimitError(
-            f"{len(shape)} dimensions exceed Limits.rank ({limits.rank})", rule="dcp.limit.rank", tensor=tensor
-        )
+    limits.check_rank(len(shape), rule="dcp.limit.rank", tensor=tensor)
     if math.prod(size for size in shape if size) * itemsize >= 1 << 63:
         raise FormatError("the tensor would have 2**63 bytes or more", rule="dcp.shape.product", tensor=tensor)
 
 
 def check_checkpoint(checkpoint: Checkpoint, limits: Limits) -> None:
     """Checks paths, boxes and spans."""
-    if len(checkpoint.tensors) > limits.tensors_or():
-        raise LimitError("more tensors than Limits.tensors allows", rule="dcp.limit.tensors")
+    limits.check_tensors(len(checkpoint.tensors), rule="dcp.limit.tensors")
     for tensor in checkpoint.tensors:
         _check_boxes(tensor)
     for file in {place.file for _, place, _ in _items(checkpoint)}:
@@ -143,7 +139,7 @@ def _check_boxes(tensor: StoredTensor) -> None:
     covered = sum(tensor.box_nbytes.tolist())  # 64 bits may not be enough
     if covered < tensor.nbytes:
         raise FormatError(
-            f"the boxes have {covered} of the tensor's {tensor.nbytes} bytes",
+            f"the boxes cover {covered} of the tensor's {tensor.nbytes} bytes",
             rule="dcp.box.missing",
             tensor=tensor.name,
         )

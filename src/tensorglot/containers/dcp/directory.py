@@ -273,7 +273,7 @@ class SavedItems(Directory):
             view = saved.root
             if not isinstance(view, View) or view.dtype.name != place.dtype:
                 raise FormatError(
-                    f"the item is not a tensor of {place.dtype}, as the metadata says", rule="dcp.item.dtype"
+                    f"the item is not a tensor of {place.dtype}, which .metadata declares", rule="dcp.item.dtype"
                 )
             builder = IndexBuilder(self._options.limits, "dcp")
             carrier = replace(view, dtype=ElementType(_CARRIERS[view.dtype.itemsize]))

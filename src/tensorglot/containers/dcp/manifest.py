@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.dcp import plain
 from tensorglot.containers.dcp.checkpoint import Checkpoint, Place, StoredTensor, check_shape
-from tensorglot.errors import FormatError, LimitError, escape
+from tensorglot.errors import FormatError, escape
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.payload import Source
@@ -55,8 +55,7 @@ class Manifest:
 
 def parse_manifest(source: Source, limits: Limits) -> Manifest:
     """The index as it was written; of tensors and values only that they are dicts is checked."""
-    if source.size > limits.header_or():
-        raise LimitError(f"an index of {source.size} bytes exceeds Limits.header_nbytes", rule="dcp.limit")
+    limits.check_header(source.size, "an index", rule="dcp.limit")
     index = json.parse(source.read_bytes(0, source.size), depth=_DEPTH, rule="dcp.json")
     if not isinstance(index, dict) or index.get("tensorglot") != "dcp" or index.get("version") != VERSION:
         raise FormatError(f"not an index of version {VERSION} of a distributed checkpoint", rule="dcp.index")
@@ -68,16 +67,14 @@ def parse_manifest(source: Source, limits: Limits) -> Manifest:
             raise FormatError(f"the index needs {key}", rule="dcp.index")
     for name, path in index["paths"].items():
         if not isinstance(path, list) or not all(type(key) in (str, int) for key in path):
-            raise FormatError("a path is a list of strings and numbers", rule="dcp.index", tensor=name)
+            raise FormatError("a path must be a list of strings and integers", rule="dcp.index", tensor=name)
     return Manifest(files, index["tensors"], index["values"], index["paths"])
 
 
 def read_manifest(source: Source, limits: Limits) -> Checkpoint:
     manifest = parse_manifest(source, limits)
-    tensors = manifest.tensors
-    if len(tensors) > limits.tensors_or():
-        raise LimitError("more tensors than Limits.tensors allows", rule="dcp.limit.tensors")
-    stored = [_read_tensor(name, entry, manifest.files, limits) for name, entry in tensors.items()]
+    limits.check_tensors(len(manifest.tensors), rule="dcp.limit.tensors")
+    stored = [_read_tensor(name, entry, manifest.files, limits) for name, entry in manifest.tensors.items()]
     return Checkpoint("json", stored, {}, {name: plain.decode(value) for name, value in manifest.values.items()})
 
 
@@ -92,10 +89,10 @@ def _read_tensor(name: str, entry: Any, files: Sequence[str], limits: Limits) ->
         raise FormatError("a tensor needs dtype, itemsize, shape and boxes", rule="dcp.index", tensor=name)
     known = BY_NAME.get(dtype)
     if not 1 <= itemsize <= 16 or (known is not None and not known.packed and known.bits != 8 * itemsize):
-        raise FormatError(f"{escape(dtype)} does not have {itemsize} bytes", rule="dcp.index", tensor=name)
+        raise FormatError(f"itemsize {itemsize} is not that of {escape(dtype)}", rule="dcp.index", tensor=name)
     check_shape(shape, itemsize, limits, name)
     if not all(type(box) is list and len(box) == 4 for box in boxes):
-        raise FormatError("a box is [file, name, starts, counts]", rule="dcp.index", tensor=name)
+        raise FormatError("a box must be [file, name, starts, counts]", rule="dcp.index", tensor=name)
     numbers, inner, starts, counts = zip(*boxes, strict=True) if boxes else ((), (), (), ())
     at = _matrix([numbers], len(boxes))
     columns = _matrix(starts, len(shape)), _matrix(counts, len(shape))

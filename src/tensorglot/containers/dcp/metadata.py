@@ -16,7 +16,7 @@ import numpy as np
 from tensorglot.containers.dcp.checkpoint import Checkpoint, Place, StoredTensor, check_shape
 from tensorglot.containers.dcp.records import Record, load_records
 from tensorglot.containers.torchsave.names import DTYPES, ElementType, Pairs
-from tensorglot.errors import FormatError, LimitError
+from tensorglot.errors import FormatError
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.payload import Source
@@ -32,10 +32,8 @@ _TRANSFORMS = 16
 
 def read_metadata(source: Source, limits: Limits) -> Checkpoint:
     """Reads the pickle, executing nothing."""
-    most = limits.header_or()
-    if source.size > most:
-        raise LimitError(f"metadata of {source.size} bytes exceeds Limits.header_nbytes ({most})", rule="dcp.limit")
-    root = load_records(Fetched(source.read_bytes, source.size, most, "dcp.pickle"))
+    limits.check_header(source.size, "metadata", rule="dcp.limit")
+    root = load_records(Fetched(source.read_bytes, source.size, limits.header_or(), "dcp.pickle"))
     places = _read_places(root.get("storage_data"))
     tensors: dict[str, StoredTensor] = {}
     values: dict[str, Place] = {}
@@ -120,7 +118,7 @@ def _place(places: _Places, name: str, offset: tuple[int, ...] | None) -> Place:
 
 def _pairs(value: Any, what: str) -> list[tuple[Any, Any]]:
     if type(value) is not Pairs:
-        raise FormatError(f"{what} is not a dict", rule="dcp.metadata")
+        raise FormatError(f"'{what}' of .metadata must be a dict", rule="dcp.metadata")
     return list(zip(value[::2], value[1::2], strict=True))
 
 

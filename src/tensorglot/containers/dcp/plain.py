@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.errors import FormatError, UnsupportedError, escape
 
 __all__ = ["decode", "encode"]
 
@@ -85,7 +85,9 @@ def decode(value: Any, makers: Mapping[str, Callable[[Any], Any]] | None = None)
     tag = str(value[TAG])
     make = PLAIN.get(tag, _same) if makers is None else {**_MAKERS, **makers}.get(tag)
     if make is None:
-        raise FormatError("a plain value in the index has an unknown type", rule="dcp.value")
+        raise FormatError(
+            f"a plain value in the index has the unknown type '{escape(tag, longest=60)}'", rule="dcp.value"
+        )
     try:
         return make(of)
     except (TypeError, ValueError, OverflowError) as error:

@@ -61,7 +61,7 @@ def _layout(arguments: tuple[Any, ...]) -> str:
 
 def _memory_format(arguments: tuple[Any, ...]) -> int:
     if len(arguments) != 1 or type(arguments[0]) is not int or not 0 <= arguments[0] <= 2:
-        raise FormatError("unknown memory format", rule="dcp.memory_format")
+        raise FormatError("the memory format of a tensor must be 0, 1 or 2", rule="dcp.memory_format")
     return arguments[0]
 
 

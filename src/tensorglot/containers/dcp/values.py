@@ -14,7 +14,7 @@ from tensorglot.containers.dcp.directory import Directory, Section
 from tensorglot.containers.table import ReadOptions
 from tensorglot.containers.torchsave.files import open_zip
 from tensorglot.containers.torchsave.flatten import flatten
-from tensorglot.errors import FormatError, LimitError, TensorglotError, UnsupportedError, escape
+from tensorglot.errors import FormatError, TensorglotError, UnsupportedError, escape
 from tensorglot.model.index import Note
 from tensorglot.wire.ziparchive import Window
 
@@ -24,8 +24,7 @@ __all__ = ["read_values"]
 def read_values(checkpoint: Checkpoint, files: Directory, options: ReadOptions) -> Checkpoint:
     """The same checkpoint with its values as metadata."""
     nbytes = sum(place.end - place.begin for place in checkpoint.values.values())
-    if nbytes > options.limits.header_or():
-        raise LimitError(f"values of {nbytes} bytes exceed Limits.header_nbytes", rule="dcp.limit.values")
+    options.limits.check_header(nbytes, "the sum of all plain values", rule="dcp.limit.values")
     metadata: dict[str, Any] = {}
     notes: list[Note] = []
     windows: dict[str, Window] = {}

@@ -103,12 +103,11 @@ def read_header(source: Source, limits: Limits) -> Header:
     version = _version(cursor)
     tensors = cursor.count(_LEAST_TENSOR_NBYTES, "count")
     pairs = cursor.count(_LEAST_PAIR_NBYTES, "count")
-    if tensors > limits.tensors_or():
-        raise LimitError(f"{tensors} tensors exceed Limits.tensors", rule="gguf.limit.tensors", offset=8)
+    limits.check_tensors(tensors, rule="gguf.limit.tensors", offset=8)
     metadata = _metadata(cursor, pairs)
     descriptions: dict[str, Description] = {}
     for _ in range(tensors):
-        tensor = _description(cursor, limits.rank)
+        tensor = _description(cursor, limits)
         if descriptions.setdefault(tensor.name, tensor) is not tensor:
             message = "duplicate tensor name"
             raise FormatError(message, rule="gguf.name.duplicate", offset=tensor.at, tensor=tensor.name)
@@ -180,12 +179,11 @@ def _numbers(cursor: _Cursor, kind: int, count: int) -> list[Any]:
     return values
 
 
-def _description(cursor: _Cursor, max_rank: int) -> Description:
+def _description(cursor: _Cursor, limits: Limits) -> Description:
     start = cursor.position
     name = cursor.text()
     rank = cursor.number("I")
-    if rank > max_rank:
-        raise LimitError(f"{rank} dimensions exceed Limits.rank", rule="gguf.limit.rank", offset=start, tensor=name)
+    limits.check_rank(rank, rule="gguf.limit.rank", offset=start, tensor=name)
     sizes = struct.unpack(f"{cursor.order}{rank}Q", cursor.take(8 * rank))
     return Description(name, cursor.number("I"), sizes[::-1], cursor.number("Q"), start)
 

@@ -39,6 +39,8 @@ class Integer(int):
 
 
 class Real(float):
+    """A float of another width than the writer would choose."""
+
     kind: int
 
 
@@ -126,7 +128,7 @@ def _elements_kind(values: Any) -> int:
         return _float_kind(values)
     found = {_kind(value) for value in values}
     if len(found) > 1:
-        raise ValueError("the elements of a GGUF array have one type")
+        raise ValueError("the elements of a GGUF array must have one type")
     return found.pop()
 
 

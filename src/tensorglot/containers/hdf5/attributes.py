@@ -42,7 +42,9 @@ def _attribute(objects: Objects, message: Message) -> tuple[str, Any]:
     data, address = message.data, message.offset - objects.begin
     version, flags, name_nbytes, type_nbytes, space_nbytes = objects.unpack("<2B3H", data, address)
     if version not in (1, 2, 3) or (version > 1 and flags & _SHARED_SPACE):
-        raise UnsupportedError("an attribute of an unsupported form", rule="hdf5.attribute", offset=message.offset)
+        raise UnsupportedError(
+            f"unsupported attribute: version {version}, flags {flags}", rule="hdf5.attribute", offset=message.offset
+        )
     at = 9 if version == 3 else 8
     pieces = []
     for nbytes in (name_nbytes, type_nbytes, space_nbytes):

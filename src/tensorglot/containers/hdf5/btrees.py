@@ -21,7 +21,7 @@ _DEPTH = 16
 
 
 def encoded_nbytes(largest: int) -> int:
-    """Bytes of a number up to this one."""
+    """Bytes that encode every number up to `largest`."""
     return max(0, largest.bit_length() - 1) // 8 + 1
 
 
@@ -44,7 +44,7 @@ def records(objects: Objects, address: int, kind: int) -> Iterator[bytes]:
     while todo:
         node = todo.pop()
         if node.address in seen or len(seen) == NODES:
-            raise objects.fault("a B-tree has a node twice, or too many", "tree", node.address)
+            raise objects.fault(f"a B-tree leads to a node twice, or has more than {NODES} nodes", "tree", node.address)
         seen.add(node.address)
         yield from _read_node(objects, node, kind, size, widths, todo)
 

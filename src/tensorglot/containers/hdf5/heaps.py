@@ -122,7 +122,7 @@ class FractalHeap:
     def _add_indirect(self, address: int, begin: int, rows: int, found: list[tuple[int, int, int]], depth: int) -> None:
         """Adds the direct blocks of an indirect block whose part of the heap begins at an offset."""
         if rows > _ROWS or depth > _DEPTH or address in self._seen:
-            raise self._fault("an indirect block has too many rows, or a block twice,")
+            raise self._fault("an indirect block has too many rows, or is reached twice,")
         self._seen.add(address)
         head = 13 + self._offset_nbytes
         nbytes = head + 8 * rows * self._width

@@ -63,7 +63,7 @@ class ChunkIndex:
         }
         if self.kind not in readers:
             raise UnsupportedError(
-                f"unknown index of chunks {self.kind}",
+                f"unsupported index of chunks {self.kind} (supported: 1 to 5)",
                 rule="hdf5.chunk.index",
                 offset=self.objects.begin + self.address,
             )
@@ -137,7 +137,7 @@ class ChunkIndex:
         return self.objects.fault(f"{what}, in an index of chunks", _RULE, address)
 
     def _fixed_array(self) -> Iterator[Stored]:
-        """VII.C."""
+        """The chunks of a fixed array (VII.C)."""
         objects, root = self.objects, self._root(1)
         if root == UNDEFINED:
             return
@@ -168,7 +168,7 @@ class ChunkIndex:
                 yield number * page, objects.read_checked(place, length * size, b"", "page", _RULE)
 
     def _extensible_array(self) -> Iterator[Stored]:
-        """VII.D."""
+        """The chunks of an extensible array (VII.D)."""
         objects, root = self.objects, self._root(5)
         if root == UNDEFINED:
             return

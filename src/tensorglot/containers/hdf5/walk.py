@@ -80,8 +80,7 @@ def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes:
         inner: dict[str, int] = {}
         for link in chain(objects.links(messages, address), dense_links(objects, messages, address)):
             entries += 1
-            if entries > limits.tensors_or():
-                raise LimitError("more entries of groups than Limits.tensors", rule="hdf5.limit.tensors")
+            limits.check_tensors(entries, rule="hdf5.limit.tensors", what="entries of groups")
             name = _join(path, link.name, objects, address)
             if link.address is None:
                 notes.append(Note("hdf5.link", f"the link '{escape(name)}' is not followed"))
@@ -125,8 +124,7 @@ class _Dataset:
         shape = parse_shape(objects, space.data, space.offset - objects.begin)
         if shape is None:
             return Row(dtype=f"empty {element.name}", shape=())
-        if len(shape) > limits.rank:
-            raise LimitError(f"{len(shape)} dimensions exceed Limits.rank", rule="hdf5.limit.rank", offset=space.offset)
+        limits.check_rank(len(shape), rule="hdf5.limit.rank", offset=space.offset)
         if math.prod(size for size in shape if size) * element.nbytes >= 1 << 60:
             raise FormatError("the dataset would have 2**60 bytes or more", rule="hdf5.shape", offset=space.offset)
         name = DTYPES[element.name] if element.known else _marked_type(objects, messages, element)
@@ -228,7 +226,11 @@ class _Dataset:
     def _grid(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a chunk; the layout has the size of an element behind it."""
         if len(sizes) != len(self.shape) + 1 or 0 in sizes or sizes[-1] != self.element.nbytes:
-            raise FormatError("the chunks do not fit the dataset", rule="hdf5.chunk.grid", offset=self._layout.offset)
+            raise FormatError(
+                "rank or element size of the chunks is not that of the dataset",
+                rule="hdf5.chunk.grid",
+                offset=self._layout.offset,
+            )
         return sizes[:-1]
 
     def _read_index(self, grid: tuple[int, ...], stored: Iterable[Stored]) -> Row:
@@ -246,9 +248,13 @@ class _Dataset:
         for place, address, given, mask in stored:
             size = nbytes if given is None else given
             if any(at >= count for at, count in zip(place, counts, strict=True)) or place in found:
-                raise objects.fault("a chunk is not at a corner of the grid, or two are at one", "chunk.place", address)
+                raise objects.fault(
+                    "a chunk is outside the grid of chunks, or two are at one place of it", "chunk.place", address
+                )
             if objects.begin + address + size > objects.end or nbytes > EXPANSION * size + 64:
-                raise objects.fault("a chunk is outside the file, or too small to be expanded", "chunk.span", address)
+                raise objects.fault(
+                    "a chunk is outside the file, or too small to decode to its size", "chunk.span", address
+                )
             found[place] = Chunk(objects.begin + address, size, mask)
             self.claims.span(objects.begin + address, objects.begin + address + size, self.path)
         return found

@@ -34,7 +34,7 @@ _READ_NBYTES = 1 << 20
 
 
 class Updatable(Protocol):
-    """A hasher, or a RowHasher."""
+    """What chunks are hashed with: a hasher, or a RowHasher."""
 
     def update(self, data: memoryview, /) -> None: ...
 

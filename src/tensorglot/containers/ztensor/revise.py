@@ -137,7 +137,9 @@ def _check_entry_names(added: list[str], kept: list[_Item]) -> None:
     taken = {cbor.Cursor(item.data).value()["name"] for item in kept}
     for name in added:
         if name in taken:
-            raise UnsupportedError("duplicate entry name", rule="ztensor.write.name", tensor=name)
+            raise UnsupportedError(
+                "the file has an entry of this name; rename the tensor", rule="ztensor.write.name", tensor=name
+            )
 
 
 def _entries(data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:

@@ -23,9 +23,9 @@ from tensorglot.model.index import UNKNOWN, first_overlap
 from tensorglot.model.payload import Source
 
 __all__ = [
+    "COUNT_RULE",
     "SIZE_END",
     "Region",
-    "check_count",
     "check_dense",
     "check_index_nbytes",
     "check_limits",
@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 SIZE_END = 1 << 63
+COUNT_RULE = "ztensor.limit.tensors"
 EXPANSION = 1 << 15
 """The largest compression ratio of zstd: a run of 128 KiB takes four bytes."""
 
@@ -62,11 +63,7 @@ class Region:
 
 def check_index_nbytes(nbytes: int, offset: int, limits: Limits) -> None:
     """`offset` is that of the size of the index."""
-    most = limits.header_or(INDEX_NBYTES)
-    if nbytes > most:
-        raise LimitError(
-            f"index of {nbytes} bytes exceeds Limits.header_nbytes ({most})", rule="ztensor.limit.index", offset=offset
-        )
+    limits.check_header(nbytes, "an index", rule="ztensor.limit.index", offset=offset, default=INDEX_NBYTES)
 
 
 def read_index(source: Source, end: int, limits: Limits) -> tuple[bytes, int]:
@@ -82,12 +79,6 @@ def read_index(source: Source, end: int, limits: Limits) -> tuple[bytes, int]:
         )
     check_index_nbytes(nbytes, end, limits)
     return source.read_bytes(end - nbytes, nbytes), end - nbytes
-
-
-def check_count(count: int, offset: int, limits: Limits) -> None:
-    most = limits.tensors_or()
-    if count > most:
-        raise LimitError(f"{count} tensors exceed Limits.tensors ({most})", rule="ztensor.limit.tensors", offset=offset)
 
 
 def check_unique(catalogue: Catalogue) -> None:
@@ -194,13 +185,11 @@ def check_places(
         refuse(np.arange(len(begins)) == overlap[1], "ztensor.blob.overlap", "the blob overlaps another")
 
 
-def refuse_row(
-    catalogue: Catalogue, broken: NDArray[np.bool_], rule: str, message: str, kind: type[FormatError] = FormatError
-) -> None:
+def refuse_row(catalogue: Catalogue, broken: NDArray[np.bool_], rule: str, message: str) -> None:
     """Raises an error for the first row that breaks a rule."""
     if np.count_nonzero(broken):
         row = int(broken.argmax())
-        raise _refusal(catalogue, rule, message, catalogue.row_places[row], catalogue.tensor_of(row), kind)
+        raise _refusal(catalogue, rule, message, catalogue.row_places[row], catalogue.tensor_of(row))
 
 
 def refuse_tensor(

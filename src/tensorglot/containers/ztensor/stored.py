@@ -16,6 +16,7 @@ from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.containers.ztensor.hashing import HashingThread
 from tensorglot.errors import InputError
 from tensorglot.limits import DEFAULT
+from tensorglot.memory import regroup
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.needed_twice import read_remote
@@ -133,7 +134,7 @@ def compress(blobs: Sequence[Blob], level: int | None) -> Iterator[Iterator[Fram
                 continue
             if blob.part.nbytes == 0:
                 yield blob, b""
-            for data in zstd.pieces(buffers(decode(blob.part))):
+            for data in regroup(buffers(decode(blob.part)), zstd.FRAME_NBYTES):
                 if blob.decoded and blob.hasher is not None:
                     blob.hasher.update(memoryview(data))
                 yield blob, data

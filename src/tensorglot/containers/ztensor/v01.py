@@ -37,7 +37,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     cbor.check(data, cbor.with_depth(cbor.LENIENT, limits.cbor_depth), base=begin)
     cursor = cbor.Cursor(data, base=begin, rule="ztensor.index.root")
     count = cursor.count("index")
-    rules.check_count(count, begin, limits)
+    limits.check_tensors(count, rule=rules.COUNT_RULE, offset=begin)
     catalogue, marked = read_entries(cursor, count)
     rules.check_limits(catalogue, limits)
     rules.check_sizes(catalogue)

@@ -101,7 +101,7 @@ def _scan(cursor: cbor.Cursor, fields: dict[str, int], limits: Limits) -> Scanne
         raise FormatError("the manifest has no objects", rule="ztensor.index.root", offset=cursor.base)
     cursor.pos, cursor.rule = begin, "ztensor.entry.kind"
     count = cursor.count("objects", cbor.MAP)
-    rules.check_count(count, cursor.base, limits)
+    limits.check_tensors(count, rule=rules.COUNT_RULE, offset=cursor.base)
     return scan(cursor, count, _OBJECT, _COMPONENT)
 
 

@@ -94,7 +94,9 @@ def read(source: Source, options: ReadOptions) -> Index:
     if manifest is None:
         if options.strict:
             raise FormatError(
-                "the file is a shard of another one", rule="ztensor.strict.shard", offset=source.size - FOOTER_2
+                "a data shard has no canonical form: open the root that names it",
+                rule="ztensor.strict.shard",
+                offset=source.size - FOOTER_2,
             )
         return Index.concat([], format="ztensor@2")
     data, begin = manifest
@@ -180,7 +182,7 @@ def _root(cursor: cbor.Cursor, limits: Limits) -> tuple[Scanned, dict[str, Shard
     for key in cursor.text_keys("manifest"):
         if key == "objects":
             count = cursor.count(key, cbor.MAP)
-            rules.check_count(count, cursor.base, limits)
+            limits.check_tensors(count, rule=rules.COUNT_RULE, offset=cursor.base)
             objects = scan(cursor, count, _OBJECT, _PART)
         elif key == "shards":
             shards = read_shards(cursor)

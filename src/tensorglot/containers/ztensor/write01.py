@@ -318,7 +318,11 @@ def encode_index(entries: Sequence[Entry]) -> bytearray:
     names = [entry.name for entry in entries]
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
-        raise UnsupportedError("duplicate entry name", rule="ztensor.write.name", tensor=twice)
+        raise UnsupportedError(
+            "two entries of the index would have this name, one of them a part of another tensor; rename one",
+            rule="ztensor.write.name",
+            tensor=twice,
+        )
     dtypes = list(dict.fromkeys(entry.dtype for entry in entries))
     if len(dtypes) > 256:
         raise UnsupportedError(f"{len(dtypes)} element types exceed 256", rule="ztensor.write.dtype")

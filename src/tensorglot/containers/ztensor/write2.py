@@ -36,6 +36,7 @@ from tensorglot.containers.ztensor.stored import (
     write_blobs,
 )
 from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.memory import regroup
 from tensorglot.model.archive import Archive
 from tensorglot.model.needed_twice import NeededTwice
 from tensorglot.model.payload import Chunk, buffers
@@ -182,7 +183,7 @@ def _is_same(one: Part, other: Part) -> bool:
     held = one.payload.view(), other.payload.view()
     if held[0] is not None and held[1] is not None and not (one.big_endian or other.big_endian):
         return held[0] == held[1]
-    pieces = zip(zstd.pieces(buffers(decode(one))), zstd.pieces(buffers(decode(other))), strict=False)
+    pieces = zip(*(regroup(buffers(decode(part)), zstd.FRAME_NBYTES) for part in (one, other)), strict=False)
     return all(a == b for a, b in pieces)
 
 
