@@ -74,7 +74,7 @@ def mutants(count: int, seed: int) -> Iterator[Mutant]:
             elif kind == 4:
                 changed[:1] = bytes([r.choice((0, 1, 2, 4, 8, 16, 17, 255))])
             elif kind == 5:
-                encoding = r.choice((*Encoding, 7, 255))
+                encoding = r.choice((*Encoding, len(Encoding), 255))
             elif kind == 6:
                 size = min(1 << 20, r.choice((0, size + 1, max(0, size - 1), 2 * size, 70_000)))
             else:

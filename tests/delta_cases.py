@@ -84,6 +84,7 @@ INDEXES: dict[str, tuple[Change, str]] = {
     "a body beyond the value": (_body(0, position=1 << 30), "delta.index"),
     "a body of 4 GiB": (_body(0, stored=(1 << 32) - 1), "delta.index"),
     "an encoding that is unknown": (_body(0, encoding=200), "delta.index"),
+    "the encoding behind the last": (_body(0, encoding=8), "delta.index"),
     "a type of 2^62 elements": (
         lambda index: index["types"].__setitem__(0, "4611686018427387904 * int8"), "delta.index",
     ),

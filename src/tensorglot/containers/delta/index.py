@@ -55,7 +55,7 @@ _ROW = np.dtype(
 )  # fmt: skip
 _BASE = np.dtype([("type", "<u4"), ("nbytes", "<u8"), ("digest", "V32")])
 _BODY = np.dtype([("position", "<u4"), ("stored", "<u4"), ("encoding", "u1")])
-_ENCODINGS = 7
+_ENCODINGS = 8
 """Numbers of encodings below it are known."""
 _KINDS: dict[str, Any] = {
     "bases": bytes, "bodies": bytes, "metadata": (dict, type(None)), "names": list, "removed": list, "rows": bytes,
