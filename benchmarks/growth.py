@@ -142,7 +142,7 @@ def _verbs() -> dict[str, Callable[[Path], Callable[[], object]]]:
 
 
 VERBS = tuple(_verbs())
-IN_MEMORY = ("load", "save", "dumps", "apply", "patch", "store checkout")
+IN_MEMORY = ("load", "save", "dumps", "apply", "store checkout")
 """Verbs that have all tensors in memory, some of them twice."""
 
 

@@ -3,8 +3,8 @@
 Each target runs in a process of its own, as many at a time as there are processors. Most
 of the time goes to readers: a kernel alone gives many executions and few new states (see
 WEIGHTS). A row is printed when its target is done. A finding is a mutant that broke the
-invariant of its target, or a process that died; then the exit code is 1, and the mutant is
-printed with what it takes to make it again.
+invariant of its target, or a process that died; then the exit code is 1, the mutant is in
+a file below build/findings, and what it takes to make it again is printed.
 
 The seed is printed, and with the executions of each target added to build/campaigns.jsonl:
 `python fuzz/NAME.py EXECUTIONS SEED` goes through the same mutants again.
@@ -18,16 +18,15 @@ import random
 import re
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from campaign import Result, run_target
+from campaign import Result, describe, run_target
 
 FOLDER = Path(__file__).parent
 RECORD = FOLDER.parent / "build" / "campaigns.jsonl"
-WEIGHTS = {"kernels": 0.1, "chunk_encodings": 0.3, "opening": 2.0, "foreign": 2.0, "differential": 2.0}
+WEIGHTS = {"kernels": 0.5, "chunk_encodings": 0.3, "opening": 2.0, "foreign": 2.0, "differential": 2.0}
 """Shares of the time, of targets whose share is not 1."""
 
 
@@ -39,19 +38,29 @@ def targets() -> list[str]:
 
 def run_apart(name: str, seed: int, seconds: float) -> Result:
     """Runs a target in a process of its own, which may die."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        try:
-            return pool.submit(run_target, name, seed, seconds).result()
-        except BrokenProcessPool:
-            return Result(seed, finding=f"the process of seed {seed} died")
+    context = get_context("spawn")
+    counter = context.RawValue("Q")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=run_target, args=(sender, name, seed, seconds, counter))
+    process.start()
+    sender.close()
+    try:
+        result: Result = receiver.recv()
+    except EOFError:
+        process.join()
+        result = Result(seed, counter.value, seconds, finding=f"the process died (exit code {process.exitcode})")
+    process.join()
+    return result
 
 
 def results(names: list[str], seed: int, seconds: float) -> Iterator[tuple[str, Result]]:
-    """The result of each target, when it is known."""
+    """The result of each target, when it is known. Those that take longest come first, so that none runs alone."""
     workers = min(len(names), len(os.sched_getaffinity(0)))
-    share = seconds * workers / sum(WEIGHTS.get(name, 1.0) for name in names)
+    weights = {name: WEIGHTS.get(name, 1.0) for name in names}
+    share = seconds * workers / sum(weights.values())
     with ThreadPoolExecutor(workers) as pool:
-        jobs = {pool.submit(run_apart, name, seed, share * WEIGHTS.get(name, 1.0)): name for name in names}
+        order = sorted(names, key=lambda name: -weights[name])
+        jobs = {pool.submit(run_apart, name, seed, share * weights[name]): name for name in order}
         for done in as_completed(jobs):
             yield jobs[done], done.result()
 
@@ -72,7 +81,7 @@ def main() -> int:
             flush=True,
         )
         if result.finding is not None:
-            findings.append(f"{name}: {result.finding}")
+            findings.append(describe(name, result))
     print(f"{'all':<16} {sum(executions.values()):>12,} {'':>9} {'':>9}  {len(findings)}")
     RECORD.parent.mkdir(exist_ok=True)
     with RECORD.open("a", encoding="utf-8") as record:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import lru_cache
 
 import tensorglot as tg
 from tensorglot.store.encoder import encode
@@ -20,8 +21,11 @@ Mutant = tuple[int, bytes, int]
 """An encoding, a body, and how many bytes the chunk has."""
 
 NUMBERS = (0, 1, 2, 254, 255, 256, 0xFFFF, 1 << 20, (1 << 31) - 1, (1 << 32) - 1)
+KEPT = 64
+"""Valid bodies at a time."""
 
 
+@lru_cache(64)
 def base_of(nbytes: int) -> bytes:
     return random.Random(nbytes).randbytes(nbytes)
 
@@ -48,9 +52,13 @@ def valid(r: random.Random) -> Mutant:
 
 
 def mutants(count: int, seed: int) -> Iterator[Mutant]:
+    """Encoding takes long, so several mutants are made of a valid body before another replaces it."""
     r = random.Random(seed)
+    pool = [valid(r) for _ in range(KEPT)]
     for _ in range(count):
-        encoding, body, size = valid(r)
+        if r.random() < 0.05:
+            pool[r.randrange(KEPT)] = valid(r)
+        encoding, body, size = r.choice(pool)
         changed = bytearray(body)
         for _ in range(r.choice((0, 1, 1, 1, 2, 5))):
             kind = r.randrange(8)
@@ -66,11 +74,11 @@ def mutants(count: int, seed: int) -> Iterator[Mutant]:
             elif kind == 4:
                 changed[:1] = bytes([r.choice((0, 1, 2, 4, 8, 16, 17, 255))])
             elif kind == 5:
-                encoding = r.choice((*Encoding, 7, 255))
+                encoding = r.choice((*Encoding, len(Encoding), 255))
             elif kind == 6:
                 size = min(1 << 20, r.choice((0, size + 1, max(0, size - 1), 2 * size, 70_000)))
             else:
-                other = valid(r)[1]
+                other = r.choice(pool)[1]
                 changed[at:] = other[r.randrange(len(other) + 1) :]
         yield encoding, bytes(changed), size
 

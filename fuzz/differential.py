@@ -80,6 +80,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "hdf5.name": "names that are not UTF-8",
         "hdf5.chunk.index": "an index of chunks that has more of them than the shape needs",
         "hdf5.data.size": "the size of a contiguous dataset follows from its shape, not from its size field",
+        "hdf5.data.overlap": "datasets and chunks may share bytes, also a chunk that is said to be longer than it is",
         "hdf5.chunk.place": "of two chunks at one place, one is not read",
         "hdf5.type": "the properties of a type may run into the next message",
         "hdf5.checksum": "what is not needed to read a dataset is not read, for example the index of an empty one",
@@ -88,6 +89,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "hdf5.space": "likewise",
         "hdf5.heap": "attributes, which are read here with the file",
         "hdf5.attribute*": "likewise",
+        "hdf5.object.message": "likewise: a message that is too short for an attribute",
     },
     "bson": {
         "bson.utf8": "keys of arrays are not read, and text below a vector's path",

@@ -100,6 +100,27 @@ def _patch(kernel: ModuleType, data: bytes) -> Any:
     return done[0] == done[1] and (memory.tobytes() == before), done[0]
 
 
+def _packed() -> list[bytes]:
+    """Heads and bits: of one change, of many with exceptions."""
+    room = np.zeros(4000, np.uint8)
+    found = []
+    for count, longest in ((1, 2), (30, 3), (200, 60_000)):
+        positions = np.sort(np.random.default_rng(count).choice(1200, count, replace=False)).astype(np.int64)
+        values = np.random.default_rng(count).integers(1, longest, count).astype("<u2").view(np.uint8)
+        found.append(bytes(room[: interpreted("packed").pack(positions, values.reshape(-1, 2).T.tobytes(), 2, room)]))
+    return found
+
+
+def _patch_packed(kernel: ModuleType, data: bytes) -> Any:
+    memory = np.arange(1200, dtype=np.int16).view(np.uint8)
+    before = memory.tobytes()
+    done = []
+    for undo in (False, True):
+        table = np.array([len(data), 0, 0], np.int64)
+        done.append(kernel.patch(data + b"\xff" * 8, table, 2, undo, bytearray(8 * 1200), memory))
+    return done[0] == done[1] and (memory.tobytes() == before), done[0]
+
+
 VALUES = random.Random(0).randbytes(600)
 
 
@@ -172,6 +193,7 @@ ENTRIES: dict[str, Entry] = {
     ),
     "planes": Entry("planes", _deltas, lambda kernel, data: _patch(kernel, data) if len(data) > 3 else (True, False),
                     lambda result, data: result[0]),
+    "packed": Entry("packed", _packed, _patch_packed, lambda result, data: result[0]),
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -42,7 +42,7 @@ LEFT_OUT = (
     "example_notebook", "faults", "foreign_bounds", "fuzz_*", "kills", "promises", "remote_kills", "report_browser",
     "resources", "site", "sixteen_threads", "store_kills", "store_machine", "suites_of_others", "two_of_each",
 )  # fmt: skip
-"""Tests that run programs, whole campaigns, other people's suites or a clock: nothing that should notice first."""
+"""Tests that run programs, whole campaigns, other people's suites or a clock: measured only if a pattern names them."""
 SECONDS = 60
 """Of the processor, for a file, unless the caller gives another number. What was reached until then counts: pytest ends
 in order when it is interrupted."""
@@ -79,10 +79,13 @@ def _digest(module: str) -> str:
 
 
 def test_files(patterns: list[str]) -> list[Path]:
-    folder = TOP / "tests"
-    out = {path for name in LEFT_OUT for path in folder.glob(f"test_{name}.py")}
-    chosen = {path for name in patterns or ["*"] for path in folder.glob(f"test_{name}.py")}
-    return sorted(chosen - out, key=lambda path: path.stat().st_size)
+    """Those of the patterns; without patterns all but those that are left out. The smallest first."""
+    chosen = _matching(patterns) if patterns else _matching(["*"]) - _matching(LEFT_OUT)
+    return sorted(chosen, key=lambda path: path.stat().st_size)
+
+
+def _matching(patterns: Iterable[str]) -> set[Path]:
+    return {path for name in patterns for path in (TOP / "tests").glob(f"test_{name}.py")}
 
 
 def is_measured(test: Path, kind: str) -> bool:

@@ -49,6 +49,20 @@ def _body(row: int, **fields: Any) -> Change:
     return _record("bodies", delta.BODY, row, **fields)
 
 
+def _both(*changes: Change) -> Change:
+    def change(index: dict[str, Any]) -> None:
+        for each in changes:
+            each(index)
+
+    return change
+
+
+def _special(**fields: Any) -> dict[str, Any]:
+    """The description of a tensor that is not only its array."""
+    described = {"attributes": {}, "layout": "x", "parts": [{"name": "data"}], "tensor": 0}
+    return {**described, "type": "40 * 30 * bfloat16", **fields}
+
+
 INDEXES: dict[str, tuple[Change, str]] = {
     "version 2": (_set(version=2), "delta.version"),
     "a key less": (_drop("names"), "delta.index"),
@@ -70,11 +84,39 @@ INDEXES: dict[str, tuple[Change, str]] = {
     "a body beyond the value": (_body(0, position=1 << 30), "delta.index"),
     "a body of 4 GiB": (_body(0, stored=(1 << 32) - 1), "delta.index"),
     "an encoding that is unknown": (_body(0, encoding=200), "delta.index"),
+    "the encoding behind the last": (_body(0, encoding=8), "delta.index"),
     "a type of 2^62 elements": (
         lambda index: index["types"].__setitem__(0, "4611686018427387904 * int8"), "delta.index",
     ),
+    "4 TiB of which no chunk is there": (
+        lambda index: (
+            index["types"].__setitem__(4, f"{1 << 42} * int8"), _row(4, nbytes=1 << 42, base=NONE)(index)
+        ), "delta.index",
+    ),
     "a symbolic type": (lambda index: index["types"].__setitem__(0, "N * int8"), "delta.index"),
     "no type": (lambda index: index["types"].__setitem__(0, "("), "dynd.type.syntax"),
+    "a tensor that is removed and kept": (_set(removed=["a"]), "delta.index"),
+    "rows in another order": (_both(_row(3, tensor=4), _row(4, tensor=3)), "delta.index"),
+    "two rows of a tensor": (_row(4, tensor=3), "delta.index"),
+    "a base without a row": (lambda index: index.update(bases=index["bases"] + index["bases"][:44]), "delta.index"),
+    "no body and no base": (_row(4, base=NONE), "delta.index"),
+    "a body of what is unchanged": (_row(0, base=NONE - 1), "delta.index"),
+    "a description twice": (_set(special=[_special(), _special()]), "delta.index"),
+    "a description of no tensor": (_set(special=[_special(tensor=5)]), "delta.index"),
+    "a description that is a text": (_set(special=["dense"]), "delta.index"),
+    "a description of other keys": (_set(special=[{**_special(), "more": 1}]), "delta.index"),
+    "a layout that is a number": (_set(special=[_special(layout=1)]), "delta.index"),
+    "a description without parts": (_set(special=[_special(parts=[])]), "delta.index"),
+    "a part twice": (_set(special=[_special(parts=[{"name": "x"}, {"name": "x"}])]), "delta.index"),
+    "a part that is a text": (_set(special=[_special(parts=["data"])]), "delta.index"),
+    "a part whose name is a number": (_set(special=[_special(parts=[{"name": 1}])]), "delta.index"),
+    "a part of another key": (_set(special=[_special(parts=[{"name": "x", "size": 1}])]), "delta.index"),
+    "a part of a size below 0": (
+        _set(special=[_special(parts=[{"name": "x", "dtype": "f4", "shape": [-1]}])]), "delta.index",
+    ),
+    "more parts than rows": (
+        _set(special=[_special(parts=[{"name": "x"}, {"name": "y", "dtype": "f4", "shape": [1]}])]), "delta.index",
+    ),
 }  # fmt: skip
 
 

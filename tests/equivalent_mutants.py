@@ -26,5 +26,13 @@ EQUIVALENT: dict[str, str] = {
     "store/packs.py: found[at] if at in found else self.read(digest)  →  found[at] if False else self.read(digest)": (
         "reads and compares each block by itself: the same bytes, more slowly"
     ),
+    "kernels/safetensors.py: 16  →  17": "room for a header, which is cut to what it has",
+    "kernels/varint_decode.py: count >= _HALF  →  count > _HALF": "2**31 elements, which the slow path reads as well",
+    "model/tensor.py: if array.dtype.isnative:  →  if True:": "arrays of a tensor have the order of the machine",
+    "store/delta_make.py: "
+    "if batch and (nbytes + pair.nbytes > 2 * CHUNK_NBYTES or len(batch) == _BATCH_COUNT):  →  if False:": (
+        "how many chunks a thread compares at a time: the same file"
+    ),
+    "wire/zstd.py: len(frames) > 1  →  len(frames) >= 1": "a small frame by itself is decoded at once: the same bytes",
 }
 """`module: line  →  changed line`, as the campaign prints it, and why."""

@@ -125,7 +125,7 @@ FAMILIES: dict[str, tuple[Callable[[], Iterable[Case]], ...]] = {
     "onnx": (partial(_table, "test_onnx", "REFUSED", "onnx", ".onnx"),),
     "hdf5": (partial(_table, "test_hdf5", "hostile_files", "hdf5", ".h5"),),
     "dcp": (_dcp,),
-    "delta": (_delta,),
+    "delta": (_delta, partial(_corpus, "delta", "delta", ".tgdelta")),
     "shards": (_shards,),
     "store": (_store,),
     "heavy": (_heavy,),

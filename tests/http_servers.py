@@ -198,6 +198,10 @@ def forbidden(self: Handler, data: bytes, begin: int, end: int) -> None:
     self.answer(403, {}, b"no")
 
 
+def unauthorized(self: Handler, data: bytes, begin: int, end: int) -> None:
+    self.answer(401, {}, b"who?")
+
+
 def garbage(self: Handler, data: bytes, begin: int, end: int) -> None:
     self.wfile.write(b"\x00\x01 this is not HTTP\r\n\r\n")
     self.close_connection = True
@@ -213,7 +217,7 @@ BEHAVIOURS: dict[str, Callable[[Handler, bytes, int, int], None]] = {
     for way in (
         good, ignores_range, error_page, short, breaks_off, long, endless, endless_chunks, stalls, drips,
         drips_headers, never_answers, another_range, unknown_size, huge_size, fails, fails_at_first, forbidden,
-        garbage, hangs_up,
+        unauthorized, garbage, hangs_up,
     )
 }  # fmt: skip
 

@@ -49,19 +49,64 @@ def cbor(data, at=0):
 # Encodings
 
 
+class Bits:
+    def __init__(self, data):
+        self.bits = "".join(f"{byte:08b}"[::-1] for byte in data)
+        self.at = 0
+
+    def number(self, count):
+        self.at += count
+        return int("0" + self.bits[self.at - count : self.at][::-1], 2)
+
+    def unary(self):
+        begin, self.at = self.at, self.bits.index("1", self.at) + 1
+        return self.at - 1 - begin
+
+    def align(self):
+        self.at += -self.at % 8
+
+
+def packed(data):
+    """The width, the positions and the zigzag differences of a packed delta."""
+    stream = Bits(data)
+    width, a, b, c, count, exceptions = map(stream.number, (4, 5, 6, 5, 21, 21))
+    stream.align()
+    gaps = [stream.number(a) for _ in range(count)]
+    stream.align()
+    gaps = [low + (stream.unary() << a) for low in gaps]
+    stream.align()
+    values = [stream.number(b) for _ in range(count)]
+    stream.align()
+    at = -1
+    for _ in range(exceptions):
+        at += 1 + (stream.unary() << c) + stream.number(c)
+        more = stream.unary()
+        values[at] += ((1 << more) + stream.number(more)) << b
+    stream.align()
+    assert stream.at == len(stream.bits)
+    places, place = [], -1
+    for gap in gaps:
+        place += gap + 1
+        places.append(place)
+    return width, places, [value + 1 for value in values]
+
+
 def decode(encoding, body, base, nbytes):
     """A chunk of `nbytes`, of its body and the bytes of its base."""
     if encoding == 0:
         return body
     if encoding == 1:
         return (body * (nbytes // len(body) + 1))[:nbytes]
-    width, at = body[0], 1
+    width, at = body[0] & (15 if encoding == 7 else 255), 1
     count, gaps = nbytes // width, 0
     old = bytearray(base[:nbytes].ljust(nbytes, b"\0"))
     if encoding in (3, 5):
         _, count, gaps = struct.unpack_from("<BII", body)
         at = 9
     end = len(body) - nbytes % width
+    if encoding == 7:
+        _, places, changes = packed(body[:end])
+        return restore(old, places, changes, width, False, body[end:])
     data = zstandard.ZstdDecompressor().decompress(body[at:end]) if gaps + count else b""
     places = range(count)
     if encoding in (3, 5):
@@ -76,15 +121,17 @@ def decode(encoding, body, base, nbytes):
         values[plane::width] = data[gaps + plane * count : gaps + (plane + 1) * count]
     if encoding == 2:
         return bytes(values) + body[end:]
-    for i, place in enumerate(places):
+    changes = [int.from_bytes(values[i : i + width], "little") for i in range(0, len(values), width)]
+    return restore(old, places, changes, width, encoding in (3, 4), body[end:])
+
+
+def restore(old, places, changes, width, xor, rest):
+    for place, change in zip(places, changes, strict=True):
         span = slice(place * width, (place + 1) * width)
-        new, was = int.from_bytes(values[i * width : (i + 1) * width], "little"), int.from_bytes(old[span], "little")
-        if encoding in (3, 4):
-            new ^= was
-        else:
-            new = (was + ((new >> 1) ^ -(new & 1))) % (1 << 8 * width)
+        was = int.from_bytes(old[span], "little")
+        new = was ^ change if xor else (was + ((change >> 1) ^ -(change & 1))) % (1 << 8 * width)
         old[span] = new.to_bytes(width, "little")
-    for i, byte in enumerate(body[end:], nbytes - nbytes % width):
+    for i, byte in enumerate(rest, len(old) - len(rest)):
         old[i] ^= byte
     return bytes(old)
 

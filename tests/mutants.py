@@ -68,7 +68,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 """A module belongs to the first layer that has a pattern for it."""
 PRELOADED = (
     "numpy", "ml_dtypes", "zstandard", "scipy.sparse", "torch", "awkward", "pyarrow", "pymongo", "h5py", "xxhash",
-    "blake3", "click", "rich",
+    "blake3", "click", "rich", "hypothesis.strategies", "cbor2", "safetensors.numpy", "http.server",
 )  # fmt: skip
 JOURNAL = TOP / "build" / "mutants.jsonl"
 SUMMARY = TOP / "tests" / "mutants.json"
@@ -261,11 +261,15 @@ def outcome(copy_of: Path, tests: list[str], timeout: float) -> tuple[Outcome, s
         with said.open("wb") as out:
             for descriptor in (1, 2):
                 os.dup2(out.fileno(), descriptor)
-        os.environ |= {"PYTHONPATH": str(copy_of), "PYTHONDONTWRITEBYTECODE": "1"}
+        os.environ |= {
+            "PYTHONPATH": str(copy_of),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
         sys.dont_write_bytecode = True
         sys.path.insert(0, str(copy_of))
         os.chdir(TOP)
-        options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"]
+        options = ["-q", "-x", "--no-header", "-p", "no:cacheprovider"]
         code = _BROKEN
         try:
             code = int(pytest.main([*options, *tests]))
@@ -413,6 +417,7 @@ def main() -> int:
         ]
     known = _journal(seed)
     left = [mutant for mutant in chosen if known.get(said_of(mutant), "survives") == "survives"]
+    left.sort(key=lambda mutant: said_of(mutant) in known)  # those that were not tried first
     end = time.monotonic() + 60 * minutes
     workers = []
     for number in range(jobs):

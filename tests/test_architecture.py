@@ -44,7 +44,7 @@ LAYERS: dict[str, set[str]] = {
     "providers": set(),
     "threads": set(),
     "kernels": set(),
-    "model": {"arrays", "cached", "errors", "limits", "memory", "providers", "kernels"},
+    "model": {"arrays", "cached", "errors", "limits", "memory", "providers", "threads", "kernels"},
     "wire": {"arrays", "errors", "limits", "threads", "kernels"},
     "io": {"arguments", "cached", "errors", "extras", "threads", "memory"},
     "dynd": VALUES - {"dynd"},

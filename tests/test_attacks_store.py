@@ -601,7 +601,9 @@ def test_a_check_finds_the_rule_that_is_broken(rule: str, tmp_path: Path) -> Non
     for number, name in enumerate(FOUND[rule].split("|")):
         root = _made(tmp_path / str(number))
         {**PACKS, **NODES, **REFS}[name](root)
-        assert rule in {problem.rule for problem in Store(root).check(data=True).problems}, name
+        found = {problem.rule: problem.message for problem in Store(root).check(data=True).problems}
+        assert rule in found, name
+        assert rule != "store.ref.name" or found[rule].endswith("is not the name of a ref; remove it"), name
 
 
 RULES = {

@@ -89,6 +89,12 @@ def test_rows_of_a_buffer_have_the_digests_of_their_bytes(algorithm: str, nbytes
     assert digest_rows(algorithm, memoryview(b""), starts[:1], starts[:1]) == digest_each(algorithm, [memoryview(b"")])
 
 
+def test_digests_of_spans_outside_of_the_buffer_are_refused() -> None:
+    for start, stop in ((0, 5), (-1, 2), (3, 2)):
+        with pytest.raises(IndexError, match="outside of the buffer"):
+            digest_rows("crc32c", memoryview(b"abcd"), np.array([start]), np.array([stop]))
+
+
 @pytest.mark.parametrize(
     "texts",
     [

@@ -75,6 +75,7 @@ def test_the_definition_in_the_documentation(size, monkeypatch):
     code = page.split("```python\n")[-1].split("assert")[0]
     assert code.count("2**20") == 3
     assert code.count("8192") == 2
+    assert (module.CHUNK_NBYTES, module.FANOUT) == (2**20, 8192)
     theirs = {}
     exec(code.replace("2**20", "16").replace("8192", "4"), theirs)
     monkeypatch.setattr(module, "CHUNK_NBYTES", 16)
@@ -374,3 +375,27 @@ def test_a_sink_is_given_bytes_that_match_their_cid_whatever_happens_to_the_buff
 
     data_cid([buffer], sink)
     assert all(type(block) is bytes and block_cid(block, cid.codec) == cid for cid, block in blocks.items())
+
+
+LINK = block_cid(b"chunk")
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"chunks": [LINK, bytes(60)], "size": 5},
+        {"chunks": [LINK, block_cid(b"node", hash=SHA256), "text" * 20], "size": 5},
+        {"chunks": ["text" * 20], "size": 5},
+        {"chunks": [LINK], "size": 0},
+        {"chunks": {"a": LINK}, "size": 5},
+        {"chunks": [LINK], "size": 5, "type": 1},
+        {"links": [LINK], "size": 5},
+        [LINK],
+    ],
+    ids=str,
+)
+def test_a_node_of_anything_else_is_no_chunk_node(node):
+    with pytest.raises(FormatError) as caught:
+        module.parse_chunk_node(encode_node(node))
+    assert caught.value.rule == "cid.tree"
+    assert module.parse_chunk_node(encode_node({"chunks": [LINK, LINK], "size": 5})) == ([LINK, LINK], 5)

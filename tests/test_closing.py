@@ -7,10 +7,10 @@ opened. So each test opens a file of other values at the worst moment.
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +21,7 @@ import pytest
 
 import tensorglot as tg
 import test_onnx
+from descriptors import open_below
 from tensorglot.io.local import FileSource
 from test_dcp import WHOLE, write_index
 from test_ztensor_2 import shard_of
@@ -28,11 +29,6 @@ from ztensor_builder import file2, part, tensor
 
 COUNT = 4096
 MINE = {f"t{i}": np.full(COUNT, i, np.int32) for i in range(8)}
-
-
-def descriptors() -> set[str]:
-    gc.collect()
-    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 @pytest.fixture
@@ -121,9 +117,8 @@ def test_many_threads_that_read_open_and_close(files: tuple[Path, Path]) -> None
     assert wrong == []
 
 
-def test_concurrent_closes_never_close_a_reused_descriptor(files: tuple[Path, Path]) -> None:
+def test_concurrent_closes_never_close_a_reused_descriptor(files: tuple[Path, Path], tmp_path: Path) -> None:
     mine, other = files
-    before = descriptors()
     start, lost = threading.Barrier(6, timeout=10), []
     rounds = 40
     sources: list[list[FileSource]] = [[] for _ in range(rounds)]
@@ -160,7 +155,7 @@ def test_concurrent_closes_never_close_a_reused_descriptor(files: tuple[Path, Pa
     finally:
         sys.setswitchinterval(interval)
     assert lost == []
-    assert descriptors() == before
+    assert open_below(tmp_path) == []
 
 
 def sharded(folder: Path) -> Path:
@@ -192,16 +187,16 @@ class Piped(io.RawIOBase):
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_what_is_closed_is_refused_and_its_descriptors_are_gone(
-    kind: str, files: tuple[Path, Path], tmp_path: Path
+    kind: str, files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = descriptors()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a long stream is kept
     archive = SOURCES[kind](tmp_path)
     tensor = archive["t5"]
     assert tensor.numpy()[0] == 5
-    assert descriptors() > before
+    assert open_below(tmp_path)
     archive.close()
     archive.close()
-    assert descriptors() == before
+    assert open_below(tmp_path) == []
     for read in (tensor.numpy, lambda: tensor[:3], lambda: archive["t5"].numpy()):
         with pytest.raises(tg.InputError) as caught:
             read()
@@ -212,20 +207,18 @@ def test_shards_of_version_2_are_not_opened_again_after_the_close(tmp_path: Path
     root = tmp_path / "model.zt"
     shards = {"00001": shard_of(root, "00001", b"abcd")}
     root.write_bytes(file2({"objects": {"w": tensor(parts={"data": part(shard="00001")})}, "shards": shards}, b""))
-    before = descriptors()
     archive = tg.open(root)
     read = archive["w"]
     assert read.numpy().tobytes() == b"abcd"
     archive.close()
-    assert descriptors() == before
+    assert open_below(tmp_path) == []
     with pytest.raises(tg.InputError) as caught:
         read.numpy()
     assert caught.value.rule == "archive.closed"
 
 
-def test_an_error_that_is_kept_does_not_keep_the_file_open(files: tuple[Path, Path]) -> None:
+def test_an_error_that_is_kept_does_not_keep_the_file_open(files: tuple[Path, Path], tmp_path: Path) -> None:
     mine, _ = files
-    before = descriptors()
     kept = []
     with tg.open(mine) as archive:
         os.truncate(mine, 100)
@@ -236,7 +229,7 @@ def test_an_error_that_is_kept_does_not_keep_the_file_open(files: tuple[Path, Pa
     with pytest.raises(tg.FormatError) as caught:
         tg.open(mine)
     kept.append(caught.value)
-    assert descriptors() == before
+    assert open_below(tmp_path) == []
     assert [error.path for error in kept] == [str(mine)] * 3
 
 
@@ -247,13 +240,12 @@ def test_arrays_over_shared_memory_outlive_the_archive(files: tuple[Path, Path])
     assert (array == MINE["t5"]).all()
 
 
-def test_an_archive_is_closed_when_it_is_collected(files: tuple[Path, Path]) -> None:
-    before = descriptors()
+def test_an_archive_is_closed_when_it_is_collected(files: tuple[Path, Path], tmp_path: Path) -> None:
     tensor = tg.open(files[0])["t5"]
-    assert descriptors() > before, "a tensor keeps its file"
+    assert open_below(tmp_path), "a tensor keeps its file"
     assert tensor.numpy()[0] == 5
     del tensor
-    assert descriptors() == before
+    assert open_below(tmp_path) == []
 
 
 # Fork
@@ -311,12 +303,11 @@ def test_a_stream_in_memory_is_read_by_two_processes(files: tuple[Path, Path]) -
         check(archive)
 
 
-def test_a_descriptor_is_taken_over(files: tuple[Path, Path]) -> None:
-    before = descriptors()
+def test_a_descriptor_is_taken_over(files: tuple[Path, Path], tmp_path: Path) -> None:
     source = FileSource(os.open(files[0], os.O_RDONLY))
     assert source.read_bytes(0, 8) == files[0].read_bytes()[:8]
     source.close()
-    assert descriptors() == before
+    assert open_below(tmp_path) == []
 
 
 def checkpoint(folder: Path) -> Path:
@@ -337,7 +328,7 @@ def model(folder: Path) -> Path:
 def test_files_beside_the_index_are_not_opened_after_a_close(
     made: Callable[[Path], Path], read_before: bool, tmp_path: Path
 ) -> None:
-    path, before = made(tmp_path), descriptors()
+    path = made(tmp_path)
     archive = tg.open(path)
     held = archive["w"]
     if read_before:
@@ -352,4 +343,4 @@ def test_files_beside_the_index_are_not_opened_after_a_close(
         with pytest.raises(tg.InputError) as caught:
             read()
         assert caught.value.rule == "archive.closed"
-    assert descriptors() == before
+    assert open_below(tmp_path) == []

@@ -351,6 +351,14 @@ def test_tensors_that_share_their_bytes_in_a_file_are_copied_with_a_word(source:
     tg.merge(tied, tmp_path / "kept.zt")
 
 
+def test_of_several_that_share_one_is_named_and_the_others_counted() -> None:
+    tensors = {"a": SHARED, "b": SHARED}
+    for name, more in (("c", ", and 1 more"), ("d", ", and 2 more")):
+        tensors[name] = SHARED
+        with pytest.warns(tg.LossWarning, match=f"'b' shares its memory with 'a'{more}: bintensors cannot share bytes"):
+            tg.dumps(tensors, format="bintensors")
+
+
 def test_a_text_is_loaded_as_what_it_is() -> None:
     given = {"text": "grüß", "bytes": b"ab", "type": tg.dynd.parse("var * int8")}
     loaded = tg.loads(tg.dumps(given, format="ztensor"))

@@ -8,7 +8,6 @@ and there is nothing beside it.
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import re
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import tensorglot as tg
+from descriptors import open_below
 from faults import OPERATIONS, FaultyOs
 from figures import seen
 from replaced import NEW, NEW_BYTES, OLD_BYTES, check, save, write
@@ -27,11 +27,6 @@ ERRNOS = [
     errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EMFILE, errno.ENOENT,
     errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EFBIG, errno.EEXIST,
 ]  # fmt: skip
-
-
-def descriptors() -> int:
-    gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def sweep(
@@ -73,9 +68,8 @@ def sweep(
 def test_an_error_at_any_operation(
     folder: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Path], None], number: int, old: bytes | None
 ) -> None:
-    before = descriptors()
     calls = sweep(folder, monkeypatch, how, old, OSError(number, os.strerror(number)))
-    assert descriptors() == before
+    assert open_below(folder) == []
     assert set(calls) >= {"open", "posix_fallocate", "pwrite", "ftruncate", "fsync", "link", "close", "rename"}
 
 
@@ -88,9 +82,8 @@ FILE_SYSTEMS = {"no O_TMPFILE": "O_TMPFILE", "no link": "link", "no link or copy
 def test_a_file_system_that_cannot_do_everything(
     folder: Path, monkeypatch: pytest.MonkeyPatch, lacks: str, fault: BaseException, old: bytes | None
 ) -> None:
-    before = descriptors()
     calls = sweep(folder, monkeypatch, save, old, fault, lacks=lacks)
-    assert descriptors() == before
+    assert open_below(folder) == []
     assert calls.count("open") == 3, "the directory, a file without a name, one with a name"
 
 
@@ -107,12 +100,11 @@ def test_an_interrupt_that_no_handler_sees(folder: Path) -> None:
     """Between the call that makes the file and the `with` block, and before `__exit__` begins."""
     target = folder / "model.bt"
     target.write_bytes(OLD_BYTES)
-    before = descriptors()
     file = sink.AtomicFile(target).__enter__()
     file.write([b"half"])
     del file
     check(folder, OLD_BYTES, (OLD_BYTES,))
-    assert descriptors() == before
+    assert open_below(folder) == []
 
 
 @pytest.mark.parametrize("durable", [True, False])

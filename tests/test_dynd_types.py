@@ -295,6 +295,20 @@ def test_symbolic(text):
         assert caught.value.rule == "dynd.symbolic"
 
 
+@pytest.mark.parametrize("name", ["", "n", "3", "N M", "N\n", "É"])
+def test_a_variable_has_a_name_that_can_be_parsed(name):
+    element = T.Scalar(BY_NAME["int8"])
+    for make in (
+        T.Symbol,
+        lambda name: T.SymbolicDim(name, False, element),
+        lambda name: T.SymbolicSized("bytes", name),
+    ):
+        with pytest.raises(InputError) as caught:
+            make(name)
+        assert caught.value.rule == "dynd.type.symbol"
+    assert str(T.SymbolicDim("", True, element)) == "... * int8"
+
+
 def test_types_are_values():
     assert len({*LEAVES, *LEAVES}) == len({str(t) for t in LEAVES})
     assert T.Fixed(3, T.Scalar(BY_NAME["int32"])) == dynd.parse("3 * int")

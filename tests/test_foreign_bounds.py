@@ -17,7 +17,7 @@ from figures import seen
 from hostile import cases
 from peers import needs
 
-FAMILIES = ("safetensors", "npy", "npz", "gguf", "pt", "onnx", "hdf5", "dcp", "heavy")
+FAMILIES = ("safetensors", "npy", "npz", "gguf", "pt", "onnx", "hdf5", "dcp", "delta", "heavy")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

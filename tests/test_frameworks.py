@@ -546,6 +546,7 @@ class TestOut:
             "out.view": torch.zeros(2, dtype=torch.complex64).conj(),
             "out.shape": torch.zeros(3, dtype=torch.complex64),
             "out.array": [1, 2],
+            "torch.layout": torch.zeros(2, dtype=torch.complex64).to_sparse(),
         }
         for rule, out in cases.items():
             with pytest.raises(tg.InputError) as caught:

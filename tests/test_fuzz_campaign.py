@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -19,6 +20,12 @@ def numbers(count: int, seed: int) -> Iterator[int]:
     return iter(range(seed, seed + count))
 
 
+@pytest.fixture(autouse=True)
+def _no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of memory, for the process of the tests."""
+    monkeypatch.setattr(campaign, "limit_memory", lambda: None)
+
+
 def test_outcomes_are_counted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", ["target", "10", "3"])
     campaign.campaign(numbers, lambda number: "odd" if number % 2 else ["even", "two"])
@@ -28,18 +35,29 @@ def test_outcomes_are_counted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 
 def test_it_stops_where_the_invariant_breaks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def check(number: int) -> str:
-        assert number != 7
+    """A few lines are printed; the mutant, which may be long, is in the file that they name."""
+
+    def mutants(count: int, seed: int) -> Iterator[bytes]:
+        return (bytes([number]) * 10_000 for number in range(seed, seed + count))
+
+    def check(mutant: bytes) -> str:
+        assert mutant[0] != 7, mutant
         return "fine"
 
-    monkeypatch.setattr("sys.argv", ["target", "10", "3"])
+    monkeypatch.setattr("sys.argv", ["fuzz/target.py", "10", "3"])
+    monkeypatch.setattr(campaign, "FINDINGS", tmp_path / "build" / "findings")
     with pytest.raises(SystemExit) as caught:
-        campaign.campaign(numbers, check)
-    said = str(caught.value.code)
-    assert said.startswith("mutant 4 of seed 3: 7\n")
-    assert "assert number != 7" in said
+        campaign.campaign(mutants, check)
+    first, second, third = str(caught.value.code).splitlines()
+    assert first.startswith("target: mutant 4 of seed 3: AssertionError: b'")
+    assert len(first) < 300
+    details = tmp_path / "build" / "findings" / "target-3-4.txt"
+    assert second.endswith(str(details))
+    assert third.strip() == "once more: python fuzz/target.py 5 3"
+    assert repr(b"\7" * 10_000) in details.read_text()
+    assert "assert mutant[0] != 7" in details.read_text()
     assert capsys.readouterr().out == ""
 
 
@@ -49,6 +67,20 @@ def test_a_warning_is_a_finding() -> None:
         return "fine"
 
     assert "UserWarning: odd" in str(campaign.run(numbers, check, 0, 1).finding)
+
+
+def test_a_mutant_without_end_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(number: int) -> str:
+        while number == 2:
+            pass
+        return "fine"
+
+    monkeypatch.setattr(campaign, "MUTANT_SECONDS", 0.2)
+    before = signal.getsignal(signal.SIGVTALRM)
+    result = campaign.run(numbers, check, 0, 5)
+    assert result.executions == 2
+    assert "0.2 s of the processor for one mutant" in str(result.finding)
+    assert (signal.getsignal(signal.SIGVTALRM), signal.getitimer(signal.ITIMER_VIRTUAL)) == (before, (0, 0))
 
 
 def test_time_ends_a_campaign() -> None:
@@ -61,7 +93,11 @@ TARGETS = {
     "bad": "def mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n    assert mutant < 2\n"
     "    return 'fine'\n",
     "deadly": "import os\n\n\ndef mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n"
-    "    os.abort()\n",
+    "    if mutant == 1:\n        os.abort()\n    return 'fine'\n",
+    "hungry": "def mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n"
+    "    return str(len(bytes(mutant << 33)))\n",
+    "greedy": "def mutants(count, seed):\n    return iter(range(3))\n\n\ndef check(mutant):\n"
+    "    return str(len(b'x' * (mutant << 28)))\n",
     "helper": "def check(mutant):\n    return 'not a target'\n",
 }
 
@@ -79,13 +115,22 @@ def test_all_targets_are_run_and_findings_are_counted(tmp_path: Path) -> None:
     assert run.returncode == 1
     assert rows["good"][::3] == ["3", "0"]
     assert rows["bad"][::3] == ["2", "1"]
-    assert rows["deadly"][::3] == ["0", "1"]
-    assert rows["all"] == ["5", "2"]
+    assert rows["deadly"][::3] == ["1", "1"]
+    assert rows["hungry"][::3] == ["1", "1"]
+    assert rows["greedy"][::3] == ["1", "1"]
+    assert rows["all"] == ["8", "4"]
     assert "helper" not in rows
-    assert "bad: mutant 2 of seed 9: 2" in run.stdout
+    assert "bad: mutant 2 of seed 9: AssertionError" in run.stdout
+    assert "deadly: mutant 1 of seed 9: the process died (exit code -6)" in run.stdout
+    assert "hungry: mutant 1 of seed 9: MemoryError" in run.stdout
+    assert "greedy: mutant 1 of seed 9: AssertionError: 2" in run.stdout
+    assert (tmp_path / "build" / "findings" / "bad-9-2.txt").read_text().startswith("2\nTraceback")
     recorded = json.loads((tmp_path / "build" / "campaigns.jsonl").read_text())
-    assert (recorded["seed"], recorded["executions"]) == (9, {"good": 3, "bad": 2, "deadly": 0})
-    assert len(recorded["findings"]) == 2
+    assert (recorded["seed"], recorded["executions"]) == (
+        9,
+        {"good": 3, "bad": 2, "deadly": 1, "hungry": 1, "greedy": 1},
+    )
+    assert len(recorded["findings"]) == 4
 
 
 def test_a_seed_gives_the_same_mutants_again() -> None:

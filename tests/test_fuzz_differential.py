@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
+import numpy as np
 import pytest
 
+import test_hdf5_chunks
 from figures import seen
 from fuzzing import differential, oracles
+from hdf5_seals import resealed
 from peers import needs
 
 PACKAGES = ("gguf", "onnx", "h5py", "pymongo", "safetensors", "cbor2")
@@ -39,6 +43,28 @@ def test_the_invariant_holds_for_mutants() -> None:
 def test_every_rule_on_the_list_has_a_reason() -> None:
     assert differential.REFUSED.keys() == set(differential.FORMATS)
     assert all(reason for rules in differential.REFUSED.values() for reason in rules.values())
+
+
+def shared_bytes() -> bytes:
+    return test_hdf5_chunks.two_spans(test_hdf5_chunks.contiguous)
+
+
+def short_attribute() -> bytes:
+    """The group info of the root, which has two bytes, is an attribute."""
+    import h5py
+
+    file = io.BytesIO()
+    with h5py.File(file, "w", libver="latest") as made:
+        made.create_dataset("w", data=np.arange(4))
+    assert file.getvalue().count(b"\x0a\x02\x00\x01") == 1
+    return resealed(file.getvalue().replace(b"\x0a\x02\x00\x01", b"\x0c\x02\x00\x01"))
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"), [(shared_bytes, "hdf5.data.overlap"), (short_attribute, "hdf5.object.message")]
+)
+def test_a_known_difference_is_on_the_list(make: Callable[[], bytes], rule: str) -> None:
+    assert differential.check(("hdf5", make())) == f"hdf5: we refuse, {rule}"
 
 
 @pytest.mark.parametrize(

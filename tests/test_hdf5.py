@@ -6,6 +6,7 @@ import io
 import random
 import struct
 import warnings
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -228,6 +229,23 @@ def test_attributes_in_dense_storage() -> None:
         assert archive.notes == ()
 
 
+def huge_attributes(made: Any) -> None:
+    for i in range(20):
+        made.attrs[f"a{i}"] = i
+    made.attrs["numbers"] = np.arange(30_000)
+    made.attrs["text"] = np.bytes_("x" * 70_000)
+
+
+def test_attributes_outside_the_blocks_of_their_heap() -> None:
+    """Those of more than 64 KiB."""
+    with tg.open(written(huge_attributes, libver="latest")) as archive:
+        assert archive.notes == ()
+        assert archive.metadata is not None
+        assert archive.metadata["numbers"] == list(range(30_000))
+        assert archive.metadata["text"] == "x" * 70_000
+        assert archive.metadata["a19"] == 19
+
+
 INDEXES: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any, bytes]] = {
     "single chunk": ((10, 7), (10, 7), None, b""),
     "fixed array": ((10, 7), (3, 4), None, b"FADB"),
@@ -263,6 +281,38 @@ def test_every_index_of_chunks(index: str, libver: Any) -> None:
     with tg.open(data) as archive:
         same(archive, {"plain": values, "filtered": values, "checked": values, "hollow": hollow})
         assert (archive["filtered"][1:3] == values[1:3]).all()
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("libver", LIBVERS, ids=str)
+@pytest.mark.parametrize("index", INDEXES)
+def test_chunks_that_were_never_written(index: str, libver: Any, compression: str | None) -> None:
+    shape, chunks, most, _ = INDEXES[index]
+    first = (slice(0, 1),) * len(shape)
+
+    def fill(made: Any) -> None:
+        options = {"dtype": "<i4", "chunks": chunks, "maxshape": most, "compression": compression, "fillvalue": 7}
+        made.create_dataset("none", shape, **options)
+        made.create_dataset("one", shape, **options)[first] = 1
+
+    expected = np.full(shape, 7)
+    with tg.open(written(fill, libver=libver)) as archive:
+        assert (archive["none"].numpy() == expected).all()
+        expected[first] = 1
+        assert (archive["one"].numpy() == expected).all()
+
+
+@pytest.mark.parametrize("libver", LIBVERS, ids=str)
+def test_a_chunk_that_a_filter_left_out(libver: Any) -> None:
+    values = np.arange(6, dtype="<i4")
+
+    def fill(made: Any) -> None:
+        chunked = made.create_dataset("w", (6,), "<i4", chunks=(3,), compression="gzip", shuffle=True)
+        chunked.id.write_direct_chunk((0,), values[:3].tobytes(), filter_mask=0b11)
+        chunked.id.write_direct_chunk((3,), zlib.compress(values[3:].tobytes()), filter_mask=0b01)
+
+    with tg.open(written(fill, libver=libver)) as archive:
+        assert (archive["w"].numpy() == values).all()
 
 
 def test_an_extensible_array_whose_blocks_have_pages() -> None:
@@ -501,12 +551,29 @@ def hostile_references() -> dict[str, tuple[bytes, str]]:
     return {case: (resealed(patched(data, begin, new)), rule) for case, (begin, new, rule) in changes.items()}
 
 
+def hostile_huge() -> dict[str, tuple[bytes, str]]:
+    """Attributes outside the blocks of their heap: it has a tree of them by number."""
+    data, q = written(huge_attributes, libver="latest"), struct.pack
+    heap, tree = data.index(b"FRHP"), data.index(b"BTHD\0\1")
+    record = data.index(b"BTLF\0\1") + 6
+    changes = {
+        "huge objects without a tree": (heap + 22, q("<Q", (1 << 64) - 1), "hdf5.heap"),
+        "a tree of other objects": (heap + 22, q("<Q", data.index(b"BTHD\0\x08")), "hdf5.tree"),
+        "no tree of huge objects": (tree, b"BTHX", "hdf5.tree"),
+        "a huge object of another number": (record + 16, q("<Q", 99), "hdf5.heap"),
+        "a huge object outside": (record, q("<Q", 1 << 40), "hdf5.end"),
+        "a huge object of 2**60 bytes": (record + 8, q("<Q", 1 << 60), "hdf5.end"),
+    }
+    return {case: (resealed(patched(data, begin, new)), rule) for case, (begin, new, rule) in changes.items()}
+
+
 def hostile_files() -> dict[str, tuple[bytes, str]]:
     """All of them. Where a checksum would tell, it was made to fit."""
     return {
         **{f"earliest: {case}": row for case, row in hostile().items()},
         **{f"latest: {case}": (resealed(data), rule) for case, (data, rule) in hostile_latest().items()},
         **hostile_references(),
+        **hostile_huge(),
     }
 
 

@@ -87,6 +87,8 @@ def outcome(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> An
         return plain(result[:3]), None
     if function == "expand" and not result:
         return result, None
+    if function == "pack" and result < 0:
+        return result, None
     # The other columns of `patch` are its own.
     return plain(result), plain(arguments[-1:] if function == "patch" else arguments)
 
@@ -272,7 +274,53 @@ def planes_calls() -> Iterator[Call]:
         )  # fmt: skip
         yield "patch", patch_arguments(rng)
         yield "changes", changes_arguments(rng)
-        yield "repetition", lambda data=data, width=width: (data, width)
+        yield "entropy", lambda data=data, width=width: (data, width)
+
+
+def packed_calls() -> Iterator[Call]:
+    rng, room = random.Random(15), np.full(8000, 255, np.uint8)
+    for _ in range(700):
+        width, elements = rng.choice((0, 1, 2, 2, 2, 3, 4, 8)), rng.choice((0, 1, 7, 300, 9000))
+        share, top = rng.choice((0.001, 0.1, 1)), rng.choice((2, 3, 20, 1 << 8 * width))
+        positions = np.flatnonzero(np.random.default_rng(rng.randrange(99)).random(elements) < share).astype(np.int64)
+        values = [min(rng.randrange(1, 4) if rng.random() < 0.9 else rng.randrange(1, max(2, top)), max(1, top - 1))
+                  for _ in positions]  # fmt: skip
+        split = bytes(value >> 8 * plane & 255 for plane in range(width) for value in values)
+        if rng.random() < 0.1 and len(positions):
+            positions[-1] = rng.choice((-1, 0, 1 << 20, 1 << 40))
+        if rng.random() < 0.05:
+            split = split[:-1] + b"\0"
+        nbytes = rng.choice((*[8000] * 9, 0, 7, 8, 20))
+        yield "pack", lambda positions=positions, split=split, width=width, nbytes=nbytes: (
+            positions, split, width, room[:nbytes].copy(),
+        )  # fmt: skip
+        yield "patch", packed_arguments(rng, width, elements, positions, split)
+        head = rng.randbytes(8)
+        yield "width_and_count", lambda head=head: (head,)
+
+
+def packed_arguments(
+    rng: random.Random, width: int, elements: int, positions: Any, split: bytes
+) -> Callable[[], tuple[Any, ...]]:
+    """Some deltas, of which few are changed."""
+    pack = importlib.import_module("tensorglot.kernels.packed").pack
+    room = np.zeros(60_000, np.uint8)
+    body = bytes(room[: max(8, pack(positions, split, width, room))])
+    data, ends = b"", []
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
+        changed = bytearray(body)
+        if rng.random() < 0.4:
+            changed[rng.randrange(len(changed) if rng.random() < 0.6 else 8)] ^= 1 << rng.randrange(8)
+        if rng.random() < 0.1:
+            del changed[rng.randrange(len(changed)) :]
+        data += changed
+        ends += [len(data) + rng.choice((*[0] * 30, 1, -1)), 0, 0]
+    data += rng.choice((bytes(8), bytes(8), b"\xff" * 8, b"\xff" * 8, bytes(7)))
+    memory, undo = rng.randbytes(elements * width + rng.choice((0, 0, 1))), rng.random() < 0.5
+    return lambda: (
+        data, np.array(ends, np.int64), width, undo, np.zeros(8 * 4 * elements, np.uint8),
+        np.frombuffer(memory, np.uint8).copy(),
+    )  # fmt: skip
 
 
 def changes_arguments(rng: random.Random) -> Callable[[], tuple[Any, ...]]:
@@ -313,6 +361,7 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "gather": (gather_calls, 2),
     "lookup3": (lookup3_calls, 42),
     "names": (names_calls, 4),
+    "packed": (packed_calls, 30),
     "planes": (planes_calls, 8),
     "safetensors": (safetensors_calls, 18),
     "utf8": (utf8_calls, 10),
@@ -444,6 +493,8 @@ def test_compiled_and_interpreted_kernels_encode_the_same_chunks(monkeypatch: py
     compiled = outcomes()
     monkeypatch.setattr(encodings, "planes", interpreted("planes"))
     monkeypatch.setattr(encoder, "planes", interpreted("planes"))
+    monkeypatch.setattr(encodings, "packed", interpreted("packed"))
+    monkeypatch.setattr(encoder, "packed", interpreted("packed"))
     assert outcomes() == compiled
     assert len({encoding for encoding, _, _ in compiled}) > 3
 

@@ -260,6 +260,25 @@ class TestHandmade:
             value = {b"N": None, b"\x88": True, b"\x89": False}[byte]
             assert found == ({f"w.{i}": value for i in range(60_000)} if names else {"w": 60_000 * [value]})
 
+    @pytest.mark.parametrize("before", [0, 4094, 65_000, 65_520])
+    def test_runs_of_an_opcode(self, before: int) -> None:
+        """They are taken at once, as far as the bytes are there: 64 KiB at first."""
+        r = random.Random(before)
+        body = b"N" * before
+        for _ in range(300):
+            count = r.choice((1, 2, 3, 40, 3000))
+            body += r.choice([b"N", b"\x88", b"\x89", b"K" + r.randbytes(1), b"h\0", b"h\1", b"M\5\2"]) * count
+        values = b"\x80\x04(K\7\x94K\x09\x94" + body + b"l"
+        assert tg.open(zipped(values[:2] + b"}" + text("w") + values[2:] + b"s."), format="pt").metadata == {
+            "w": pickle.loads(values + b".")
+        }
+
+    def test_a_memo_that_is_not_there_in_a_run(self) -> None:
+        body = b"\x80\x04]\x94(" + b"h\0" * 500
+        with pytest.raises(tg.FormatError, match="memo has no entry 7") as caught:
+            tg.open(legacy(body + b"h\7" + b"h\0" * 500 + b"t."), format="pt")
+        assert caught.value.offset == legacy(body + b"h\7").rindex(b"h\7") + 2
+
     def test_an_unused_storage_is_noted(self) -> None:
         data = zipped(held(view()), {**DATA, "7": b"hidden"})
         assert [note.rule for note in tg.open(data).notes] == ["pt.storage.unused"]

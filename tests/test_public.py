@@ -15,6 +15,7 @@ import pytest
 
 import tensorglot
 import tensorglot as tg
+from peers import needs
 from terminals import environment
 
 
@@ -35,11 +36,22 @@ def test_the_names_for_type_checkers_are_the_names_at_run_time() -> None:
         for alias in node.names
     }
     del told[None]  # what the module imports for itself
-    modules = {"bson", "dynd", "jax", "numpy", "report", "store", "torch"}
+    modules = {"bridges", "bson", "dynd", "jax", "numpy", "report", "store", "torch"}
     assert set(told) == {*tensorglot.__all__, *modules} - {"__version__"}
     for name, home in told.items():
         module, _, attribute = home.rpartition(".")
         assert getattr(tensorglot, name) is getattr(importlib.import_module(module), attribute)
+
+
+def test_modules_that_callers_name_need_no_import_of_their_own() -> None:
+    program = """if True:
+        import sys, tensorglot as tg
+        assert tg.bridges.dask.open and tg.bridges.dcp and tg.torch.dcp
+        assert not hasattr(tg.bridges, "nonsense")
+    """
+    needs("dask")
+    needs("torch")
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True, env=environment())
 
 
 def test_opening_a_file_loads_no_other_verb(tmp_path: Path) -> None:

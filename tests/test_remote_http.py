@@ -199,8 +199,9 @@ class TestHostile:
                 tg.load(f"{site.url}/model.safetensors", storage_options=options)
             assert len(site.requests) == 1
 
-    def test_refused_access(self, site: Site) -> None:
-        site.ways["/model.safetensors"] = "forbidden"
+    @pytest.mark.parametrize("way", ["forbidden", "unauthorized"])
+    def test_refused_access(self, site: Site, way: str) -> None:
+        site.ways["/model.safetensors"] = way
         with pytest.raises(PermissionError, match="credentials"):
             tg.open(f"{site.url}/model.safetensors")
 

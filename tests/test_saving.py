@@ -11,6 +11,7 @@ import os
 import resource
 import stat
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,42 @@ def test_a_link_planted_at_the_temporary_name_is_not_followed(target: Path, monk
         planted.unlink()  # still there: it was not ours to remove
     tg.save(target, NEW)
     assert same(target, NEW)
+
+
+def write_by_rows(source: Path, to: Path, **options: Any) -> None:
+    with tg.Writer(to, **options) as writer:
+        writer.add("w", np.ones(3))
+
+
+def patch(source: Path, to: Path, **options: Any) -> None:
+    tg.store.delta(source, source, to.with_suffix(".tgdelta"), durable=False)
+    tg.store.patch(to.with_suffix(".tgdelta"), source, to, **options)
+
+
+DURABLE: dict[str, Callable[..., object]] = {
+    "save": lambda source, to, **options: tg.save(to, NEW, **options),
+    "convert": lambda source, to, **options: tg.convert(source, to, **options),
+    "edit": lambda source, to, **options: tg.edit(source, {"a": "b"}, **options),
+    "edit in place": lambda source, to, **options: tg.edit(source, {"a": "b"}, in_place=True, **options),
+    "split": lambda source, to, **options: tg.split(source, to.with_suffix(""), **options),
+    "merge": lambda source, to, **options: tg.merge([source], to, **options),
+    "Writer": write_by_rows,
+    "delta": lambda source, to, **options: tg.store.delta(source, source, to, **options),
+    "patch": patch,
+}
+
+
+@pytest.mark.parametrize("verb", DURABLE)
+@pytest.mark.parametrize("options", [{}, {"durable": True}, {"durable": False}], ids=str)
+def test_what_writes_is_durable_unless_told_otherwise(
+    verb: str, options: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source.zt"
+    tg.save(source, {"w": np.ones(3)})
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(stat.S_IFMT(os.fstat(fd).st_mode)))
+    DURABLE[verb](source, tmp_path / "to.zt", **options)
+    assert (stat.S_IFREG in synced) == options.get("durable", True)
 
 
 def test_temporary_names_are_not_predictable(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:

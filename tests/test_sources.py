@@ -241,6 +241,14 @@ def test_a_place_shows_no_credentials(url: str) -> None:
     assert "secret" not in f"{place!r} {place.shown}"
 
 
+def test_formats_that_are_only_read_are_refused_as_targets(tmp_path: Path) -> None:
+    for target, format in (("x.h5", None), ("x", "hdf5"), ("x.onnx", "hdf5@1")):
+        with pytest.raises(tg.InputError) as caught:
+            tg.save(tmp_path / target, {"w": np.ones(3)}, format=format)
+        assert caught.value.rule == "format.write"
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_commit_is_no_file() -> None:
     with pytest.raises(tg.UnsupportedError, match="a commit in a store is not a file"):
         tg.store.apply("store://models#main", {})

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
 import tensorglot as tg
-from bounds import MB, allocated_nbytes, seconds
+from bounds import MB, allocated_nbytes, resident_nbytes, seconds
 from command_line import run
 from faults import FaultyOs
 from fuzzing import delta as mutants
@@ -438,6 +438,31 @@ def test_a_file_is_patched_in_its_own_version_and_only_if_it_is_the_base(tmp_pat
             tg.store.patch(data, wrong, path)
         assert caught.value.rule == "delta.base"
         assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("target", ["c.safetensors", "stream"])
+def test_a_large_file_is_patched_in_bounded_memory(target: str, tmp_path: Path) -> None:
+    old = {f"layers.{i}": np.full(24 * MIB, i, np.uint8) for i in range(6)}
+    new = {**old, "layers.2": old["layers.2"].copy(), "added": np.arange(MIB // 8)}
+    new["layers.2"][::4096] += 1
+    del new["layers.5"]
+    tg.save(tmp_path / "a.safetensors", old, durable=False)
+    tg.save(tmp_path / "b.safetensors", new, durable=False)
+    tg.store.delta(tmp_path / "a.safetensors", tmp_path / "b.safetensors", tmp_path / "d.tgdelta")
+    wanted = (tmp_path / "b.safetensors").read_bytes()
+    del old, new
+
+    def patch() -> None:
+        with (tmp_path / target).open("wb") as stream:
+            out = stream if target == "stream" else tmp_path / target
+            tg.store.patch(tmp_path / "d.tgdelta", tmp_path / "a.safetensors", out, format="safetensors", durable=False)
+
+    patch()
+    assert resident_nbytes(patch) < 48 * MIB
+    assert (tmp_path / target).read_bytes() == wanted
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["a.safetensors", "b.safetensors", "d.tgdelta", target]
+    )
 
 
 # At once

@@ -208,12 +208,18 @@ def test_weights_without_a_base() -> None:
     assert len(round_trip(weights[: 1 << 18], 4).body) <= 0.86 * weights.nbytes / 2
 
 
+def every_tenth(elements: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+    elements[::10] += 1
+    return elements
+
+
 CHOICES: dict[str, tuple[Callable[[], tuple[Any, int, Any]], set[Encoding]]] = {
     "random bytes": (lambda: (np.random.default_rng(0).bytes(300_000), 4, None), {Encoding.RAW}),
     "zeros": (lambda: (bytes(CHUNK_NBYTES), 2, masters()), {Encoding.CONSTANT}),
     "one value": (lambda: (np.full(99_999, 1.5), 8, None), {Encoding.CONSTANT}),
     "equal to its base": (lambda: (bfloat16(masters()), 2, bfloat16(masters())), IS_DELTA),
-    "a step": (lambda: (bfloat16(stepped(masters(), 1e-6)), 2, bfloat16(masters())), {Encoding.SPARSE_DIFFERENCE}),
+    "a step": (lambda: (bfloat16(stepped(masters(), 1e-6)), 2, bfloat16(masters())), {Encoding.PACKED_DIFFERENCE}),
+    "every tenth": (lambda: (every_tenth(bfloat16(masters())), 2, bfloat16(masters())), {Encoding.SPARSE_DIFFERENCE}),
     "a large step": (
         lambda: (bfloat16(stepped(masters(), 1e-4)), 2, bfloat16(masters())), {Encoding.DIFFERENCE_PLANES},
     ),
@@ -266,7 +272,7 @@ def samples() -> Iterator[tuple[Encoded, bytes, bytes]]:
         flipped = (values ^ rng.choice([1 << 15, 1 << 7], 200).astype("<u2")).tobytes() + b"?"
         for data in (plain, noise, odd, few, many, flipped):
             for old in (None, base):
-                for width in (2, 3, 16):
+                for width in (2, 3, 8, 16):
                     yield encode(memoryview(data), width, None if old is None else memoryview(old)), base, data
 
 
@@ -318,8 +324,30 @@ def sparse(width: int, count: int, gaps: int) -> bytes:
     return struct.pack("<BII", width, count, gaps)
 
 
+def packed_head(
+    width: int, *, gap: int = 0, value: int = 0, passed: int = 0, count: int = 0, longer: int = 0, other: int = 0
+) -> bytes:
+    head = width | gap << 4 | value << 9 | passed << 15 | count << 20 | longer << 41 | other << 62
+    return head.to_bytes(8, "little")
+
+
+def bits(*sections: str) -> bytes:
+    """Sections, each from a byte on, as bits in the order in which they are read."""
+    return b"".join(int(bits[::-1], 2).to_bytes((len(bits) + 7) // 8, "little") for bits in sections)
+
+
+def test_a_packed_delta_bit_by_bit() -> None:
+    """Elements 1, 4 and 11 change by -1, 2 and 300: gaps of 1, 2 and 6; zigzag 1, 4 and 600, less one 0, 3 and 599."""
+    body = packed_head(2, gap=1, value=1, passed=1, count=3, longer=2) + bits(
+        "100", "1" "01" "0001", "011", "1" "1" "1" + "1" "0" "00000000" "1" + f"{299 - 256:08b}"[::-1]
+    )  # fmt: skip
+    expected = np.zeros(200, "<u2")
+    expected[[1, 4, 11]] = 0xFFFF, 2, 300
+    assert outcome(Encoding.PACKED_DIFFERENCE, body, bytes(400)) == expected.tobytes()
+
+
 HOSTILE: dict[str, tuple[int, bytes]] = {
-    "an unknown encoding": (7, b""),
+    "an unknown encoding": (8, b""),
     "a negative encoding": (-1, b""),
     "raw, too long": (Encoding.RAW, bytes(401)),
     "constant of nothing": (Encoding.CONSTANT, b""),
@@ -347,6 +375,31 @@ HOSTILE: dict[str, tuple[int, bytes]] = {
     "gaps that end in none": (Encoding.SPARSE_XOR, sparse(1, 1, 2) + frame(b"\0\xffx")),
     "gaps that end in none, of wide elements": (Encoding.SPARSE_XOR, sparse(16, 1, 2) + frame(b"\0\xff" + bytes(16))),
     "a difference of planes, cut": (Encoding.DIFFERENCE_PLANES, b"\2" + frame(bytes(200))),
+    "a packed delta without a head": (Encoding.PACKED_DIFFERENCE, packed_head(2)[:-1]),
+    "packed elements of no bytes": (Encoding.PACKED_DIFFERENCE, packed_head(0)),
+    "packed elements of three bytes": (Encoding.PACKED_DIFFERENCE, packed_head(3)),
+    "packed elements of eight bytes": (Encoding.PACKED_DIFFERENCE, packed_head(8)),
+    "gaps of 21 bits": (Encoding.PACKED_DIFFERENCE, packed_head(2, gap=21, count=1) + b"\0\0\0\1"),
+    "values of 17 bits": (Encoding.PACKED_DIFFERENCE, packed_head(2, value=17, count=1) + b"\1\0\0\0"),
+    "exceptions of 21 bits": (Encoding.PACKED_DIFFERENCE, packed_head(2, passed=21, count=1, longer=1) + bytes(9)),
+    "a head with other bits": (Encoding.PACKED_DIFFERENCE, packed_head(2, other=1)),
+    "more packed changes than elements": (Encoding.PACKED_DIFFERENCE, packed_head(2, count=201) + b"\xff" * 26),
+    "more exceptions than changes": (Encoding.PACKED_DIFFERENCE, packed_head(2, count=1, longer=2) + b"\1\x0f"),
+    "low gaps that are cut": (Encoding.PACKED_DIFFERENCE, packed_head(2, gap=8, count=2) + b"\0"),
+    "high gaps that do not end": (Encoding.PACKED_DIFFERENCE, packed_head(2, count=2) + b"\1"),
+    "high gaps that end behind the body": (Encoding.PACKED_DIFFERENCE, packed_head(2, count=9) + b"\xff"),
+    "a packed gap beyond the end": (Encoding.PACKED_DIFFERENCE, packed_head(2, gap=8, count=1) + b"\xc8\1"),
+    "a high gap beyond the end": (Encoding.PACKED_DIFFERENCE, packed_head(2, gap=20, count=1) + b"\0\0\0\2"),
+    "packed values that are cut": (Encoding.PACKED_DIFFERENCE, packed_head(2, value=9, count=1) + b"\1\0"),
+    "exceptions that are cut": (Encoding.PACKED_DIFFERENCE, packed_head(2, count=1, longer=1) + b"\1\x20"),
+    "exceptions that do not end": (Encoding.PACKED_DIFFERENCE, packed_head(2, count=1, longer=1) + b"\1\0"),
+    "low bits of exceptions that are cut": (
+        Encoding.PACKED_DIFFERENCE, packed_head(2, passed=9, count=1, longer=1) + b"\1\1",
+    ),
+    "an exception beyond the changes": (Encoding.PACKED_DIFFERENCE, packed_head(2, count=1, longer=1) + b"\1\6"),
+    "an exception of too many bits": (Encoding.PACKED_DIFFERENCE, packed_head(2, count=1, longer=1) + b"\1\1\0\2\0\0"),
+    "packed changes, and a byte": (Encoding.PACKED_DIFFERENCE, packed_head(2, count=1) + b"\1\0"),
+    "no packed changes, and a byte": (Encoding.PACKED_DIFFERENCE, packed_head(2) + b"\0"),
 }  # fmt: skip
 
 

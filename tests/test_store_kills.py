@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import gc
 import os
 import re
 import resource
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from descriptors import open_below
 from faults import FaultyOs
 from figures import seen
 from store_actions import ACTIONS, KillingOs, assert_intact, prepare
@@ -100,11 +100,6 @@ def test_a_kill_at_any_system_call(action: str, prepared: Path, tmp_path: Path) 
 # Errors and interrupts
 
 
-def descriptors() -> int:
-    gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 @pytest.mark.parametrize("fault", [OSError(errno.EIO, "a fault"), OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
 @pytest.mark.parametrize("action", ["commit", "push", "unbundle", "collect"])
 def test_an_error_at_any_operation(
@@ -112,7 +107,6 @@ def test_an_error_at_any_operation(
 ) -> None:
     """Nothing is left behind, not even for a collector. A fault in giving up what is done is no failure."""
     struck, strike = 0, 1
-    before = descriptors()
     while True:
         work = tmp_path / f"{strike}"
         shutil.copytree(prepared, work)
@@ -140,7 +134,7 @@ def test_an_error_at_any_operation(
         strike += 1 if ALL else 7
     assert struck > 3
     fault.__traceback__ = fault.__context__ = None  # which hold what was open
-    assert descriptors() <= before
+    assert open_below(tmp_path) == []
 
 
 # Full disks

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tensorglot.providers import provide
 
 if TYPE_CHECKING:
+    from tensorglot import bridges as bridges
     from tensorglot import bson as bson
     from tensorglot import dynd as dynd
     from tensorglot import jax as jax
@@ -91,7 +92,7 @@ _HOMES = {
     "operations.writer": ("Writer",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("bson", "dynd", "jax", "numpy", "report", "store", "torch")
+_MODULES = ("bridges", "bson", "dynd", "jax", "numpy", "report", "store", "torch")
 """Subpackages that are attributes of the package."""
 
 _PROVIDERS = {

@@ -16,5 +16,23 @@
     scipy       sparse matrices
     pymongo     BSON vectors, ours and the driver's
 
-A library is imported with the first value of it, never before.
+A library is imported with the first value of it, never before. `bridges.dask` and `bridges.dcp`,
+which callers name, are imported when they are used.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tensorglot.bridges import dask as dask
+    from tensorglot.bridges import dcp as dcp
+
+__all__: list[str] = []
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("dask", "dcp"):
+        return import_module(f"tensorglot.bridges.{name}")
+    raise AttributeError(f"module 'tensorglot.bridges' has no attribute '{name}'", name=name)

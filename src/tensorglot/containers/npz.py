@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -20,11 +20,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from tensorglot.cached import cached_property
 from tensorglot.containers.canonical import check_canonical
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions, unsupported_dtype
 from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder, Row
+from tensorglot.model.deferred import Outline
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index, Note
 from tensorglot.model.needed_twice import NeededTwice
@@ -128,35 +130,61 @@ def _header_inflater(source: Source, window: ziparchive.Window, member: ziparchi
 
 
 def read(source: Source, options: ReadOptions) -> Index:
-    limits = options.limits
-    end = ziparchive.find_comment(source.read_bytes, source.size)
-    window = ziparchive.Window(source.read_bytes, end, read_many_of(source))
-    members = ziparchive.scan(
-        source.read_bytes,
-        end,
-        rule="npz",
-        max_members=limits.tensors_or(),
-        max_directory=limits.header_or(),
-        comment_nbytes=source.size - end,
-        window=window,
-    )
-    notes: list[Note] = []
-    metadata = _read_metadata(source, end, notes)
-    builder = IndexBuilder(limits, "npz")
-    for member in members:
-        name = member.name.removesuffix(SUFFIX)
-        try:
-            if name == member.name:
-                raise FormatError(f"ZIP member is not an array: its name does not end in {SUFFIX}", rule="npz.member")
-            if _read_member(source, window, member, name, builder, limits.rank):
-                notes.append(Note("npz.objects", f"'{escape(name)}': {_PICKLE}"))
-        except TensorglotError as error:
-            error.tensor, error.offset = name, member.begin + (error.offset or 0)
-            raise
-    index = builder.index("npz@1", metadata, notes=notes)
+    index = _Outline(source, options).index()
     if options.strict:
         check_canonical(source, write(Archive(index, source), WriteOptions("1")), "npz.strict")
     return index
+
+
+def outline(source: Source, options: ReadOptions) -> Outline | None:
+    found = _Outline(source, options)
+    return found if found.can_wait else None
+
+
+class _Outline:
+    """The directory of the archive. The type and shape of an array are in its own header."""
+
+    format = "npz@1"
+
+    def __init__(self, source: Source, options: ReadOptions) -> None:
+        limits = options.limits
+        self._source = source
+        self._limits = limits
+        self._end = ziparchive.find_comment(source.read_bytes, source.size)
+        self._directory = ziparchive.read_directory(
+            source.read_bytes,
+            self._end,
+            rule="npz",
+            max_members=limits.tensors_or(),
+            max_directory=limits.header_or(),
+            comment_nbytes=source.size - self._end,
+        )
+        self._notes: list[Note] = []
+        self.metadata = _read_metadata(source, self._end, self._notes)
+        self._window = ziparchive.Window(source.read_bytes, self._end, read_many_of(source))
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether its headers are far apart, and its names those of arrays."""
+        return self._directory.is_sparse() and all(name.endswith(SUFFIX) for name in self._directory.names)
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [name.removesuffix(SUFFIX) for name in self._directory.names]
+
+    def index(self, chosen: Sequence[int] | None = None) -> Index:
+        positions = range(len(self._directory.names)) if chosen is None else chosen
+        builder = IndexBuilder(self._limits, "npz")
+        notes = list(self._notes)
+        for member in self._directory.locate(self._window, positions):
+            name = member.name.removesuffix(SUFFIX)
+            try:
+                if _read_member(self._source, self._window, member, name, builder, self._limits.rank):
+                    notes.append(Note("npz.objects", f"'{escape(name)}': {_PICKLE}"))
+            except TensorglotError as error:
+                error.tensor, error.offset = name, member.begin + (error.offset or 0)
+                raise
+        return builder.index(self.format, self.metadata, notes=notes)
 
 
 def _read_metadata(source: Source, begin: int, notes: list[Note]) -> dict[str, Any] | None:
@@ -227,6 +255,8 @@ def _read_member(
     max_rank: int,
 ) -> bool:
     """Adds a member to the index; returns whether it has pickled objects."""
+    if name == member.name:
+        raise FormatError(f"ZIP member is not an array: its name does not end in {SUFFIX}", rule="npz.member")
     stored = member.method == ziparchive.STORED
     if stored:
         prefix = window(member.begin, min(npy.PREFIX_NBYTES, member.nbytes))
@@ -347,4 +377,4 @@ def _deflate(
     yield writer.end(crc32, stored, nbytes)
 
 
-CONTAINER = Container(DTYPES, read, write, edit=edit, metadata_faults=find_faults)
+CONTAINER = Container(DTYPES, read, write, outline=outline, edit=edit, metadata_faults=find_faults)

@@ -11,6 +11,11 @@ left out, with a note.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
 from tensorglot.containers.table import Container, ReadOptions
 from tensorglot.containers.torchsave.files import open_legacy, open_zip
 from tensorglot.containers.torchsave.flatten import flatten
@@ -18,6 +23,7 @@ from tensorglot.containers.torchsave.names import DTYPES
 from tensorglot.containers.torchsave.parts import add_tensor
 from tensorglot.errors import FormatError, UnsupportedError, escape
 from tensorglot.model.builder import IndexBuilder
+from tensorglot.model.deferred import Outline
 from tensorglot.model.index import Index, Note
 from tensorglot.model.payload import Source
 from tensorglot.model.repeated import check_repeated, check_shared
@@ -26,23 +32,49 @@ __all__ = ["CONTAINER"]
 
 
 def read(source: Source, options: ReadOptions) -> Index:
-    head = source.read_bytes(0, min(4, source.size))
-    saved = open_zip(source, options) if head[:2] == b"PK" else open_legacy(source, options)
-    tensors, metadata = flatten(saved.root, saved.pickle_nbytes)
-    builder = IndexBuilder(options.limits, "pt")
-    notes = list(saved.notes)
-    repeated = 0
-    for name, tensor in tensors.items():
-        try:
-            repeated += add_tensor(builder, name, tensor, saved, options.limits.rank)
-        except UnsupportedError as error:
-            notes.append(Note(error.rule, f"'{escape(name)}' is left out: {error.message}"))
-        check_repeated(repeated, source.size, options.limits, "pt", name)
-    if options.strict and notes:
-        raise FormatError(notes[0].message, rule=notes[0].rule)
-    index = builder.index(f"pt@{saved.version}", metadata, notes)
-    check_shared(index, source.size, options.limits, "pt")
-    return index
+    return _Outline(source, options).index()
 
 
-CONTAINER = Container(DTYPES, read)
+def outline(source: Source, options: ReadOptions) -> Outline | None:
+    found = _Outline(source, options)
+    return found if found.saved.headers.far_apart else None
+
+
+class _Outline:
+    """All that the pickle says. Where a storage begins is known by the size of the header before it."""
+
+    def __init__(self, source: Source, options: ReadOptions) -> None:
+        head = source.read_bytes(0, min(4, source.size))
+        self.saved = saved = open_zip(source, options) if head[:2] == b"PK" else open_legacy(source, options)
+        tensors, metadata = flatten(saved.root, saved.pickle_nbytes)
+        builder = IndexBuilder(options.limits, "pt")
+        notes = list(saved.notes)
+        repeated = 0
+        for name, tensor in tensors.items():
+            try:
+                repeated += add_tensor(builder, name, tensor, saved, options.limits.rank)
+            except UnsupportedError as error:
+                notes.append(Note(error.rule, f"'{escape(name)}' is left out: {error.message}"))
+            check_repeated(repeated, source.size, options.limits, "pt", name)
+        if options.strict and notes:
+            raise FormatError(notes[0].message, rule=notes[0].rule)
+        self.format = f"pt@{saved.version}"
+        self.metadata = metadata
+        self._index = builder.index(self.format, metadata, notes)
+        check_shared(self._index, source.size, options.limits, "pt")
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self._index.names
+
+    def index(self, chosen: Sequence[int] | None = None) -> Index:
+        index = self._index if chosen is None else self._index.take(np.array(chosen, np.int64))
+        begins = sorted((span.begin, key) for key, span in self.saved.storages.items())
+        which = np.searchsorted([begin for begin, _ in begins], index.begins, side="right") - 1
+        used = [begins[at][1] for at in np.unique(which).tolist() if at >= 0]
+        sizes = self.saved.headers.read(None if chosen is None else used)
+        shifts = np.array([*(sizes.get(key, 0) for _, key in begins), 0], np.int64)[which]  # -1: bytes of the pickle
+        return replace(index, begins=index.begins + shifts, ends=index.ends + shifts)
+
+
+CONTAINER = Container(DTYPES, read, outline=outline)

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, did_you_mean, escape
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive, Verifier
+from tensorglot.model.deferred import Outline
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.providers import provided
@@ -118,6 +119,8 @@ class Container:
     """Our dtype name by the format's code."""
     read: Callable[[Source, ReadOptions], Index]
     write: Callable[[Archive, WriteOptions], Iterator[Chunk]] | None = None
+    outline: Callable[[Source, ReadOptions], Outline | None] | None = None
+    """What is known of a file at a server by few requests; None if that is all, so that `read` is as quick."""
     edit: Callable[[Archive, Mapping[str, Any] | None], Iterator[Chunk]] | None = None
     """Replaces the metadata without rewriting the tensors."""
     revise: Callable[[Archive, Revision], Iterator[Chunk]] | None = None

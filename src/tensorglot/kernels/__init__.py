@@ -24,6 +24,7 @@ the position, as the first two results. The caller has the messages.
     utf8           whether bytes are UTF-8
     gather         pieces of one buffer to their places in another
     planes         byte planes of elements, and the places where two buffers differ
+    packed         sparse deltas as bits, both ways
     zstd_blocks    where a zstd frame ends
 
 Five modules are not compiled: varints has the numbers by which the two varint kernels

@@ -343,39 +343,25 @@ def _changes(
             target[plane * count + i] = cython.cast(cython.uchar, (a >> (8 * plane)) & 255)
 
 
-def repetition(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t) -> int:
-    """How uneven `width` planes are: the product of the numbers of pairs of equal bytes in each.
-
-    Minus its logarithm is an entropy (Rényi's, of order 2) of the bytes, of up to a million of each plane.
-    """
-    result = 1
-    if width < 1:
-        return result
-    size: cython.Py_ssize_t = min(len(data) // width, 1 << 20)
+def entropy(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t) -> float:
+    """The bits that the bytes of `width` planes need if each plane is coded byte by byte."""
+    size: cython.Py_ssize_t = len(data) // width if width > 0 else 0
     plane: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    pairs: cython.longlong
     if size == 0:
-        return result
-    counts = np.zeros(256, np.int64)
+        return 0.0
+    counts = np.zeros((width, 256), np.int64)
     if cython.compiled:
         source: cython.p_const_uchar = uchars_in(data)
         table: cython.p_longlong = longlongs_of(counts)
-        for plane in range(width):
-            pairs = 0
-            with cython.nogil:
-                # Each byte adds 2 count + 1, so that the sum is that of the squares.
+        with cython.nogil:
+            for plane in range(width):
                 for i in range(plane * size, (plane + 1) * size):
-                    pairs += 2 * table[source[i]] + 1
-                    table[source[i]] += 1
-                for i in range(256):
-                    table[i] = 0
-            result *= pairs
-        return result
-    for plane in range(width):
-        counts = np.bincount(np.frombuffer(data, np.uint8, size, plane * size), minlength=256)
-        result *= int((counts * counts).sum())
-    return result
+                    table[plane * 256 + source[i]] += 1
+    else:
+        for plane in range(width):
+            counts[plane] = np.bincount(np.frombuffer(data, np.uint8, size, plane * size), minlength=256)
+    return float(-np.sum(counts * np.log2(np.maximum(counts, 1) / size)))
 
 
 def expand(gaps: cython.const[cython.uchar][::1], elements: cython.longlong, positions: cython.longlong[::1]) -> bool:

@@ -7,6 +7,64 @@ from cpython.buffer cimport PyBUF_ND, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memchr, memcmp, memcpy
 
 
+cdef extern from *:
+    """
+    #include <string.h>
+
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    #define TENSORGLOT_BIG_ENDIAN 1
+    #else
+    #define TENSORGLOT_BIG_ENDIAN 0
+    #endif
+
+    static inline unsigned long long tensorglot_bits_at(const unsigned char* data, long long bit) {
+        unsigned long long bits;
+        memcpy(&bits, data + (bit >> 3), 8);
+    #if TENSORGLOT_BIG_ENDIAN
+        bits = __builtin_bswap64(bits);
+    #endif
+        return bits >> (bit & 7);
+    }
+
+    static inline void tensorglot_add_to(unsigned char* out, unsigned int value, Py_ssize_t width) {
+        unsigned short two;
+        unsigned int four;
+        unsigned long long carried = value;
+        if (width == 2 && !TENSORGLOT_BIG_ENDIAN) {
+            memcpy(&two, out, 2);
+            two += value;
+            memcpy(out, &two, 2);
+        } else if (width == 4 && !TENSORGLOT_BIG_ENDIAN) {
+            memcpy(&four, out, 4);
+            four += value;
+            memcpy(out, &four, 4);
+        } else {
+            for (; width > 0; width--, out++, carried >>= 8) *out = (unsigned char)(carried += *out);
+        }
+    }
+
+    #if defined(__GNUC__) || defined(__clang__)
+    #define tensorglot_trailing_zeros(bits) __builtin_ctzll(bits)
+    #define tensorglot_bit_length(bits) ((bits) ? 64 - __builtin_clzll(bits) : 0)
+    #else
+    static int tensorglot_trailing_zeros(unsigned long long bits) {
+        int count = 0;
+        for (; !(bits & 1); bits >>= 1) count++;
+        return count;
+    }
+    static int tensorglot_bit_length(unsigned long long bits) {
+        int count = 0;
+        for (; bits; bits >>= 1) count++;
+        return count;
+    }
+    #endif
+    """
+    unsigned long long bits_at "tensorglot_bits_at"(const unsigned char* data, long long bit) noexcept nogil
+    void add_to "tensorglot_add_to"(unsigned char* out, unsigned int value, Py_ssize_t width) noexcept nogil
+    int trailing_zeros "tensorglot_trailing_zeros"(unsigned long long bits) noexcept nogil
+    int bit_length "tensorglot_bit_length"(unsigned long long bits) noexcept nogil
+
+
 cdef enum:
     INVALID = -1
     ENDS = -2
@@ -94,6 +152,16 @@ cdef inline unsigned long long word(const unsigned char* data, Py_ssize_t at) no
     cdef unsigned long long value
     memcpy(&value, data + at, 8)
     return value
+
+
+cdef inline unsigned int uint_at(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    cdef unsigned int value
+    memcpy(&value, data + at, 4)
+    return value
+
+
+cdef inline void put_uint(unsigned char* out, Py_ssize_t at, unsigned int value) noexcept nogil:
+    memcpy(out + at, &value, 4)
 
 
 cdef inline void copy(

@@ -17,4 +17,5 @@ repeated    what tensors may have beyond the bytes of their file
 builder     an index made one tensor at a time
 names       the names of an index, as spans of its text
 archive     an index bound to a source: a mapping from names to tensors
+deferred    an archive at a server, whose index is read when it is needed
 """

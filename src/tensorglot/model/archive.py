@@ -7,7 +7,7 @@ how to reopen the file in another process is passed to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Protocol, cast
 
@@ -320,6 +320,10 @@ class Archive(Mapping[str, Tensor]):
             return self.part(row, name).swapped_chunks()
         return self.payload(row, name).chunks()
 
+    def select(self, names: Collection[str]) -> Archive:
+        """An archive whose index has these tensors, and may have others: this one, if its index has been read."""
+        return self
+
     def with_index(self, index: Index) -> Archive:
         """The same source under another index."""
         return Archive(index, self.source, limits=self.limits, verifier=self.verifier)
@@ -360,10 +364,13 @@ class Archive(Mapping[str, Tensor]):
     def close(self) -> None:
         """Closes the file. Arrays that share its memory stay valid."""
         source, self.source = self.source, None
-        for held in {id(held): held for held in (source, *self.index.sources.values())}.values():
+        for held in {id(held): held for held in (source, *self._other_sources())}.values():
             close = getattr(held, "close", None)
             if close is not None:
                 close()
+
+    def _other_sources(self) -> Iterable[Source]:
+        return self.index.sources.values()
 
     def __enter__(self) -> Archive:
         return self

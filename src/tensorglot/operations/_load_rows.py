@@ -77,20 +77,18 @@ def view_rows(
         for a, b in pairwise(_runs(index, order, [0, len(order)], steps)):
             views = _views(index, int(order[a]), b - a, memory, int(begins[a]) - low, int(steps[a]))
             arrays |= zip(order[a:b].tolist(), views, strict=True)
-    loaded = {index.names[row]: arrays[row] for row in rows.tolist()}
+    loaded: dict[str, Any] = {index.names[row]: arrays[row] for row in rows.tolist()}
     _check_bools(index, rows, loaded)
-    return dict(loaded)
+    return loaded
 
 
 def load_rows(
     archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
 ) -> dict[str, NDArray[Any] | Tensor]:
     """The arrays of some rows of a plain archive; those in `out` are contiguous."""
-    loaded: dict[str, NDArray[Any] | Tensor] = {}
-    checks = row_checks(archive)
-    for source, chosen in archive.by_source(rows):
-        loaded |= _load(archive.index, source, rows[chosen], out, threads, checks)
-    return loaded
+    checks, files = row_checks(archive), archive.by_source(rows)
+    parts = (_load(archive.index, source, rows[chosen], out, threads, checks) for source, chosen in files)
+    return next(parts) if len(files) == 1 else {name: array for part in parts for name, array in part.items()}
 
 
 def _load(
@@ -128,12 +126,12 @@ def _load(
         arrays += views if views[0].flags.aligned else [view.copy() for view in views]
     if len(order) == len(index.names):
         in_order = [arrays[i] for i in np.argsort(order).tolist()]
-        loaded = dict(zip(index.names, in_order, strict=True))
+        loaded: dict[str, Any] = dict(zip(index.names, in_order, strict=True))
     else:
         by_row = given | dict(zip(order.tolist(), arrays, strict=True))
         loaded = {index.names[row]: by_row[row] for row in rows.tolist()}
     _check_bools(index, rows, loaded)
-    return dict(loaded)
+    return loaded
 
 
 def _check_bools(index: Index, rows: NDArray[np.int64], loaded: Mapping[str, NDArray[Any]]) -> None:

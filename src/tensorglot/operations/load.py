@@ -9,7 +9,7 @@ Tensor in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
@@ -71,14 +71,14 @@ def load(
         check_mapping(out, "out", "load.out")
     if threads is not None:
         threads = as_integer(threads, "threads", "load.threads", least=1)
-    options = OpenOptions.of(format, backend, strict, verify, limits)
+    options = OpenOptions.of(format, backend, strict, verify, limits)._replace(defer=names is not None)
     with (
         nullcontext(source) if isinstance(source, Archive) else open_source(locate(source, storage_options), options)
     ) as archive:
         given = output_arrays(out or {})
         wanted = None if names is None else as_names(names, "names", "load.names")
         loaded = load_archive(archive, wanted, given, threads)
-    values: dict[str, Any] = {**loaded, **(out or {})}
+    values: dict[str, Any] = {**loaded, **out} if out else loaded
     for name, value in loaded.items() if framework != "numpy" else ():
         if name not in given:
             values[name] = _export(name, value, framework, convert)
@@ -86,9 +86,11 @@ def load(
 
 
 def load_archive(
-    archive: Archive, names: Iterable[str] | None, out: Mapping[str, NDArray[Any]], threads: int | None = None
+    archive: Archive, names: Collection[str] | None, out: Mapping[str, NDArray[Any]], threads: int | None = None
 ) -> dict[str, NDArray[Any] | Tensor]:
     """Reads tensors of an open archive, those in `out` into its arrays, which do not overlap."""
+    if names is not None:
+        archive = archive.select(names)
     rows = _rows(archive.index, names)
     direct = _all_direct(archive.index, rows, out)
     if len(rows) <= FEW and archive.index.tensor_nbytes[rows].sum() < FEW_NBYTES:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from tensorglot.arguments import check_choice, check_flags
-from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect, named
+from tensorglot.containers.table import HEAD_NBYTES, Container, ReadOptions, detect, named
 from tensorglot.errors import InputError, escape
 from tensorglot.io.folder import Folder, as_folder, file_named_by
 from tensorglot.io.local import add_path_to_errors
@@ -18,8 +18,9 @@ from tensorglot.io.source import Backend, Readable, source_for
 from tensorglot.io.urls import refuse_credentials
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.archive import Archive
+from tensorglot.model.deferred import DeferredArchive, Outline
 from tensorglot.model.index import Note
-from tensorglot.model.payload import Source
+from tensorglot.model.payload import HeaderSource, Source
 from tensorglot.operations._checksums import Once
 from tensorglot.operations._places import locate
 from tensorglot.operations._shards import (
@@ -50,6 +51,8 @@ class OpenOptions(NamedTuple):
     strict: bool = False
     verify: Verify = "auto"
     limits: Limits = DEFAULT
+    defer: bool = False
+    """Reads what describes the tensors when it is needed, if that takes many requests."""
 
     @classmethod
     def of(
@@ -94,7 +97,7 @@ def open(
     version of the object; `storage_options` say how to reach the server, in obstore's names.
     """
     options = OpenOptions.of(format, backend, strict, verify, limits)
-    return open_source(locate(source, storage_options), options)
+    return open_source(locate(source, storage_options), options._replace(defer=True))
 
 
 def open_source(source: Readable | Sequence[Readable], options: OpenOptions) -> Archive:
@@ -129,7 +132,8 @@ def _open_place(place: Place, options: OpenOptions) -> Archive:
         found = find_in_folder(folder)
     if not found.text.endswith(INDEX_SUFFIX):
         return _open_file(found, options, verifier, reopen)
-    index = open_shards(found, options.limits, options.strict, partial(_open_file, options=options, verifier=verifier))
+    open_file = partial(_open_file, options=options._replace(defer=False), verifier=verifier)
+    index = open_shards(found, options.limits, options.strict, open_file)
     return Archive(index, None, limits=options.limits, verifier=verifier, reopen=reopen)
 
 
@@ -144,7 +148,8 @@ def _open_several(sources: Sequence[Readable], options: OpenOptions) -> Archive:
     if not sources:
         raise InputError("a list of files must not be empty", rule="source.list")
     with ExitStack() as on_error:
-        archives = [on_error.enter_context(open_source(source, options)) for source in sources]
+        at_once = options._replace(defer=False)
+        archives = [on_error.enter_context(open_source(source, at_once)) for source in sources]
         formats = sorted({archive.format for archive in archives})
         if len(formats) > 1:
             message = f"the files have different formats: {', '.join(formats)}; merge them into one file"
@@ -181,6 +186,9 @@ def _open_file(
                 spec, version = named(options.format)
             beside = None if place is None else _Beside(place, options.backend)
             reading = ReadOptions(version, options.strict, limits, name, beside, verifier, head)
+            outline = _read_outline(spec.container, opened, reading) if options.defer else None
+            if outline is not None:
+                return DeferredArchive(outline, opened, limits, verifier, reopen, add_path_to_errors(place))
             index = spec.container.read(opened, reading)
             # At a URL, looking for a sidecar is one more request: it is made by who asks for checksums.
             if place is not None and verifier is not None and (verifier.required or not place.remote):
@@ -190,6 +198,14 @@ def _open_file(
             opened.close()
             raise
     return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)
+
+
+def _read_outline(container: Container, source: Source, options: ReadOptions) -> Outline | None:
+    """What suffices to open a file at a server, unless the caller asks for more than that."""
+    required = options.verifier is not None and options.verifier.required
+    if container.outline is None or not isinstance(source, HeaderSource) or options.strict or required:
+        return None
+    return container.outline(source, options)
 
 
 @dataclass(frozen=True, slots=True)

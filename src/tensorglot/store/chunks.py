@@ -6,8 +6,7 @@ shape follows from the size of the value; a node of another shape is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import overload
+from collections.abc import Callable
 
 from tensorglot.errors import FormatError
 from tensorglot.store.objects import ArrayNode
@@ -19,7 +18,7 @@ _KEPT_NODES = 4
 """Nodes that are kept: chunks are mostly read in order."""
 
 
-class Chunks(Sequence[bytes]):
+class Chunks:
     """The digests of the chunks of a value. Threads may share it."""
 
     def __init__(self, array: ArrayNode, read: Callable[[CID], bytes]) -> None:
@@ -35,15 +34,7 @@ class Chunks(Sequence[bytes]):
     def __len__(self) -> int:
         return max(1, -(-self._array.nbytes // CHUNK_NBYTES))
 
-    @overload
-    def __getitem__(self, number: int) -> bytes: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[bytes]: ...
-    def __getitem__(self, number: int | slice) -> bytes | list[bytes]:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
-        if not 0 <= number < len(self):
-            raise IndexError(number)
+    def __getitem__(self, number: int) -> bytes:
         link, size, capacity, start = self._array.data, self._array.nbytes, self._capacity, number * CHUNK_NBYTES
         while capacity > CHUNK_NBYTES:
             capacity //= FANOUT

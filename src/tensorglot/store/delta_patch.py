@@ -1,16 +1,19 @@
 """Applying a delta to a file: the new version, written in any format.
 
-The new version is made in memory, value by value: each chunk of the base is hashed, copied
-to its place and changed there, and the result is hashed. Both digests are compared before
-anything is written. So tensors may be added, removed and resized.
+The new version is made value by value, in memory or in an unnamed file beside the target:
+each chunk of the base is hashed, copied and changed, and the result is hashed. Both digests
+are compared before the target is written. So tensors may be added, removed and resized.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
-from typing import Any
+from itertools import chain, zip_longest
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, TypeAlias
 
 from blake3 import blake3
 
@@ -18,12 +21,14 @@ from tensorglot.arguments import check_flags
 from tensorglot.containers.delta.index import Body, Change, DeltaIndex
 from tensorglot.containers.table import for_target
 from tensorglot.errors import LimitError, TensorglotError
-from tensorglot.io.local import BufferSource
-from tensorglot.io.sink import Writable
+from tensorglot.io.local import BufferSource, FileSource
+from tensorglot.io.place import Place
+from tensorglot.io.sink import Writable, open_spool, write_at
 from tensorglot.io.source import Readable
 from tensorglot.io.target import open_target, version_read
-from tensorglot.memory import allocate
+from tensorglot.memory import allocate, scratch
 from tensorglot.model.archive import Archive
+from tensorglot.model.payload import Source
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._options import SaveOptions
@@ -45,11 +50,16 @@ from tensorglot.store.delta_file import (
 )
 from tensorglot.store.objects import ArrayNode, PartNode, TensorNode
 from tensorglot.store.units import Unit, units_of
-from tensorglot.threads import ordered_map
+from tensorglot.threads import batches, ordered_map
 from tensorglot.wire.cid import CHUNK_NBYTES, CID
 
 __all__ = ["patch"]
 
+_MEMORY_NBYTES = 64 << 20
+"""A larger version is made in a file."""
+_TOGETHER_NBYTES = 2 << 20
+"""Chunks that one thread takes at a time."""
+_TOGETHER_COUNT = 256
 _LARGE_NBYTES = 1 << 30
 _MOST_PER_STORED = 1024
 """Bytes of a new version for each byte of the delta and of the old version, once they are more than 1 GiB."""
@@ -77,16 +87,42 @@ def patch(
     with (
         as_archive(source) as archive,
         start_progress(progress, "applying") as report,
+        ExitStack() as on_exit,
     ):
         read = None if archive.source is None else version_read(archive.source, target)
         spec, version = for_target(target, format or (None if read is None else archive.format))
-        patched = _patched(file, archive, report)
+        total = _check_size(file, archive)
+        room = _open_room(total, target)
+        if not isinstance(room, memoryview):
+            on_exit.enter_context(room)
+        _make_all(file, archive, room, total, report)
+        made = BufferSource(room, share=True) if isinstance(room, memoryview) else FileSource(os.dup(room.fileno()))
+        patched = _archive(file.index, on_exit.enter_context(closing(made)))
         settled = prepare(patched, spec, version, SaveOptions())
         chunks = spec.write(patched, settled)
         around = SetAside(target, durable=durable)
         with open_target(target, durable=durable, expect=read, around=around) as out:
             out.write(chunks)
     return Report(f"{spec.name}@{version}", len(patched), int(patched.index.nbytes.sum()))
+
+
+_Room: TypeAlias = "memoryview | BinaryIO"
+"""Where the new version is made."""
+
+
+def _open_room(nbytes: int, target: Writable) -> _Room:
+    if nbytes <= _MEMORY_NBYTES:
+        return allocate(nbytes)
+    file = open_spool(target) if isinstance(target, Place) and not target.remote else TemporaryFile()  # noqa: SIM115
+    file.truncate(nbytes)
+    return file
+
+
+def _write(room: _Room, at: int, data: memoryview) -> None:
+    if isinstance(room, memoryview):
+        room[at : at + len(data)] = data
+    else:
+        write_at(room.fileno(), data, at)
 
 
 @dataclass(eq=False)
@@ -96,7 +132,8 @@ class _Row:
     change: Change
     name: str
     base: Unit | None
-    out: memoryview
+    begin: int
+    """Where it begins in the new version."""
     bodies: Mapping[int, Body]
     digests: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
     """Digests of the chunks of the base and of the result."""
@@ -111,24 +148,29 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A chunk of the base, and its place in the result; None behind the end of either."""
+    """A chunk of the base, and the size of that of the result; None behind the end of either."""
 
     row: _Row
     position: int
     base: memoryview | None
-    out: memoryview | None
+    nbytes: int | None
 
 
-def _patched(file: DeltaFile, archive: Archive, progress: Progress | None) -> Archive:
-    """The new version, in memory."""
-    index = file.index
-    total, held = sum(row.nbytes for row in index.rows), int(archive.index.nbytes.sum())
+def _check_size(file: DeltaFile, archive: Archive) -> int:
+    """The size of the new version, if it is one that the delta and the old version can have."""
+    total, held = sum(row.nbytes for row in file.index.rows), int(archive.index.nbytes.sum())
     if total > max(_LARGE_NBYTES, _MOST_PER_STORED * (len(file.data) + held)):
         raise LimitError(
             f"the delta expands {len(file.data) + held} bytes to {total}; at most {_MOST_PER_STORED} times as many "
             "are made",
             rule="delta.expansion",
         )
+    return total
+
+
+def _make_all(file: DeltaFile, archive: Archive, room: _Room, total: int, progress: Progress | None) -> None:
+    """Makes the new version. Chunks are made on all processors; a row is checked when its last one is there."""
+    index = file.index
     named = {*index.names, *index.removed}
     for name in archive:
         if name not in named:
@@ -136,25 +178,27 @@ def _patched(file: DeltaFile, archive: Archive, progress: Progress | None) -> Ar
     for name in index.removed:
         if name not in archive:
             raise not_base(name, "it is not there")
-    try:
-        data = allocate(total)
-    except (MemoryError, OSError, OverflowError) as error:
-        raise LimitError(f"the new version of {total} bytes does not fit in memory", rule="delta.expansion") from error
-    rows = list(_rows(file, archive, data))
-    done = 0
-    for step, digests in ordered_map(lambda step: (step, _make(file, step)), _steps(rows)):
-        for known, digest in zip(step.row.digests, digests, strict=True):
+
+    def make(batch: list[_Step]) -> list[tuple[_Step, tuple[bytes | None, bytes | None]]]:
+        return [(step, _make(file, step, room)) for step in batch]
+
+    steps = batches(_steps(_rows(file, archive)), lambda step: step.nbytes or 0, _TOGETHER_NBYTES, _TOGETHER_COUNT)
+    done, row = 0, None
+    for step, digests in chain.from_iterable(ordered_map(make, steps)):
+        if row is not None and step.row is not row:
+            row.check()
+        row = step.row
+        for known, digest in zip(row.digests, digests, strict=True):
             known += [] if digest is None else [digest]
-        done += len(step.out or b"")
+        done += step.nbytes or 0
         if progress is not None:
             progress(done, total)
-    for row in rows:
+    if row is not None:
         row.check()
-    return _archive(index, data)
 
 
-def _rows(file: DeltaFile, archive: Archive, data: memoryview) -> Iterator[_Row]:
-    at = 0
+def _rows(file: DeltaFile, archive: Archive) -> Iterator[_Row]:
+    begin = 0
     for position, (name, changes) in enumerate(zip(file.index.names, file.index.rows_of(), strict=True)):
         special = file.index.special.get(position)
         parts = ["data"] if special is None else [part[0] for part in special.parts]
@@ -167,46 +211,57 @@ def _rows(file: DeltaFile, archive: Archive, data: memoryview) -> Iterator[_Row]
                 kind = "not there" if unit is None else text_of(unit.tensor.type)
                 if kind != change.base.type:
                     raise not_base(name, f"it is {kind:.80}, the base is {change.base.type:.80}")
-            bodies = {body.position: body for body in held.bodies}
-            yield _Row(change, name, unit, data[at : at + change.nbytes], bodies)
-            at += change.nbytes
+            yield _Row(change, name, unit, begin, {body.position: body for body in held.bodies})
+            begin += change.nbytes
 
 
-def _steps(rows: list[_Row]) -> Iterator[_Step]:
+def _steps(rows: Iterable[_Row]) -> Iterator[_Step]:
     for row in rows:
-        outs = (row.out[at * CHUNK_NBYTES : (at + 1) * CHUNK_NBYTES] for at in range(chunk_count(len(row.out))))
+        nbytes = row.change.nbytes
+        sizes = [min(CHUNK_NBYTES, nbytes - at * CHUNK_NBYTES) for at in range(chunk_count(nbytes))]
         bases = iter(()) if row.base is None else row.base.chunks()
         try:
-            for position, (base, out) in enumerate(zip_longest(bases, outs)):
-                yield _Step(row, position, base, out)
+            for position, (base, size) in enumerate(zip_longest(bases, sizes)):
+                yield _Step(row, position, base, size)
         except TensorglotError as error:
             error.tensor = error.tensor or row.name
             raise
 
 
-def _make(file: DeltaFile, step: _Step) -> tuple[bytes | None, bytes | None]:
+def _make(file: DeltaFile, step: _Step, room: _Room) -> tuple[bytes | None, bytes | None]:
     """Makes one chunk; the digests of its base and of itself."""
-    base, out = step.base, step.out
-    before = None if base is None else blake3(base).digest()
-    if out is None:
+    base, row = step.base or memoryview(b""), step.row
+    before = None if step.base is None else blake3(base).digest()
+    if step.nbytes is None:
         return before, None
-    body = step.row.bodies.get(step.position)
-    try:
-        if body is not None and in_full(body):
-            encodings.decode(body.encoding, file.body(body), out)
+    body = row.bodies.get(step.position)
+    with scratch() as memory:
+        if body is None and len(base) == step.nbytes:
+            out = base
         else:
-            kept = min(len(out), len(base or b""))
-            out[:kept] = (base or memoryview(b""))[:kept]
-            out[kept:] = bytes(len(out) - kept)
-            if body is not None:
-                encodings.apply(body.encoding, file.body(body), out)
-    except TensorglotError as error:
-        error.tensor = error.tensor or step.row.name
-        raise
-    return before, blake3(out).digest()
+            out = memory.room(step.nbytes, 0)
+            try:
+                _change(file, body, base, out)
+            except TensorglotError as error:
+                error.tensor = error.tensor or row.name
+                raise
+        _write(room, row.begin + step.position * CHUNK_NBYTES, out)
+        return before, before if out is base else blake3(out).digest()
 
 
-def _archive(index: DeltaIndex, data: memoryview) -> Archive:
+def _change(file: DeltaFile, body: Body | None, base: memoryview, out: memoryview) -> None:
+    """Fills a chunk by its body in the delta, or by its base and the change of it."""
+    if body is not None and in_full(body):
+        encodings.decode(body.encoding, file.body(body), out)
+        return
+    kept = min(len(out), len(base))
+    out[:kept] = base[:kept]
+    out[kept:] = bytes(len(out) - kept)
+    if body is not None:
+        encodings.apply(body.encoding, file.body(body), out)
+
+
+def _archive(index: DeltaIndex, source: Source) -> Archive:
     tensors, spans, at = [], [], 0
     for position, (name, changes) in enumerate(zip(index.names, index.rows_of(), strict=True)):
         special = index.special.get(position)
@@ -224,4 +279,4 @@ def _archive(index: DeltaIndex, data: memoryview) -> Archive:
             spans.append((at, at + array.nbytes))
             at += array.nbytes
     found = replace(rows_index(tensors, spans), format="delta@1", metadata=index.metadata)
-    return Archive(found, BufferSource(data, share=True))
+    return Archive(found, source)

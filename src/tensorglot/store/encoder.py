@@ -1,7 +1,9 @@
 """The encoding of a chunk, chosen by trying on a sample of it, then by size; never larger than the chunk.
 
 A chunk of which few elements differ from its base is compared once and encoded as a sparse
-delta. Any other one has a sample, which is encoded in every way; the best ways follow.
+delta: packed, if that takes about the bits of the entropy, as it does where a step of
+training has changed them. Any other one has a sample, which is encoded in every way; the
+best ways follow.
 
 Knows what `encodings.py` knows: bytes and widths. Every function may run on several
 threads at once.
@@ -16,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorglot.errors import InputError
-from tensorglot.kernels import planes
-from tensorglot.memory import Scratch, scratch
+from tensorglot.kernels import packed, planes
+from tensorglot.memory import SCRATCH_NBYTES, Scratch, scratch
 from tensorglot.store.encodings import (
     DELTAS,
     MAX_WIDTH,
@@ -40,11 +42,17 @@ _SURPRISE = 1.25
 """If a chunk turns out larger than its sample promised by this factor, the next best encoding is tried, too."""
 _CLEARLY_SPARSE = 1 / 16
 """Share of a chunk or sample: a sparse delta below it is not compared with planes."""
+_CLOSE = 1.05
+"""A packed delta of at most so many times the bits of the entropy is not compared with others."""
 _SAMPLE_COUNT = 512
 """Elements that choose between sparse deltas."""
+_FEW_CHANGED = 1 / 8
+"""Share of the elements in a delta that is not compared with planes at most."""
+_HEADS_NBYTES = 32
+"""What the heads of a sparse delta take, and its tables at least."""
 _MOST_CHANGED = 0.4
 """Share of the elements in a sparse delta at most: one byte of gap for each is too much beyond."""
-_SPARSE_ONES = (Encoding.SPARSE_XOR, Encoding.SPARSE_DIFFERENCE)
+_SPARSE_ONES = (Encoding.SPARSE_XOR, Encoding.SPARSE_DIFFERENCE, Encoding.PACKED_DIFFERENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,8 @@ def _ranked(data: memoryview, width: int, base: memoryview | None) -> Iterator[t
     deltas = [] if base is None else [Encoding.SPARSE_XOR, Encoding.XOR_PLANES]
     if base is not None and width in WORDS:
         deltas += [Encoding.SPARSE_DIFFERENCE, Encoding.DIFFERENCE_PLANES]
+    if base is not None and width in packed.WIDTHS:
+        deltas.append(Encoding.PACKED_DIFFERENCE)
     left = [Encoding.PLANES, *deltas]
     if len(data) > _SAMPLE_NBYTES:
         spans = _windows(len(data), width)
@@ -146,10 +156,9 @@ def _encode_as(encoding: Encoding, data: memoryview, width: int, base: memoryvie
         found = _changes(data, base, width, int(len(new) * _MOST_CHANGED), other)
         if found is None:
             return None
-        difference = encoding == Encoding.SPARSE_DIFFERENCE
-        return _sparse_body(found, _values(data, base, found.positions, width, difference, room), width) + _tail(
-            data, base, width
-        )
+        values = _values(data, base, found.positions, width, encoding != Encoding.SPARSE_XOR, room)
+        make = _packed_body if encoding == Encoding.PACKED_DIFFERENCE else _sparse_body
+        return make(found, values, width) + _tail(data, base, width)
 
 
 def _tail(data: memoryview, base: memoryview, width: int) -> bytes:
@@ -173,46 +182,62 @@ def _changes(data: memoryview, base: memoryview, width: int, most: int, room: me
     return None if count < 0 else _Changes(positions[:count], room[:used])
 
 
-def _sparse_body(found: _Changes, values: list[memoryview], width: int) -> bytes:
+def _sparse_body(found: _Changes, values: memoryview, width: int) -> bytes:
     """Without the tail."""
     head = SPARSE_HEAD.pack(width, len(found.positions), len(found.gaps))
-    return head + zstd.compress_planes([found.gaps, *values])
+    return head + zstd.compress_planes([found.gaps, *_cut(values, width)])
+
+
+def _packed_body(found: _Changes, values: memoryview, width: int) -> bytes:
+    """Without the tail."""
+    with scratch() as memory:
+        room = memory.room(SCRATCH_NBYTES, 0)
+        return bytes(room[: packed.pack(found.positions, values, width, room)])
 
 
 def _values(
     data: memoryview, base: memoryview, positions: Array, width: int, difference: bool, room: memoryview
-) -> list[memoryview]:
+) -> memoryview:
     """The planes of what turns the elements at positions of the base into those of the data, in `room`."""
+    split = room[: len(positions) * width]
     if width not in WORDS:  # of which there are no differences
         new, old = (elements_of(chunk, width).take(positions, axis=0) for chunk in (data, base))
-        return _split((new ^ old).reshape(-1).view(np.uint8).data, width, room)
-    split = room[: len(positions) * width]
-    planes.changes(data, base, positions, width, difference, split)
-    return _cut(split, width)
+        planes.split((new ^ old).reshape(-1).view(np.uint8).data, width, split)
+    else:
+        planes.changes(data, base, positions, width, difference, split)
+    return split
 
 
 def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> Encoded | None:
     """A delta of so few elements that no planes can be smaller; None if there are more.
 
-    The chunk is compared once. A sample of the elements that differ chooses between XOR and difference, by the bytes
-    that repeat: compressing the sample both ways takes longer than compressing all of them one way.
+    The chunk is compared once. A sample of the elements that differ chooses between XOR and difference, by entropy:
+    compressing the sample both ways takes longer than compressing all of them one way.
     """
     if width not in WORDS:
         return None
     with scratch() as memory:
         room, other = _rooms(memory)
-        found = _changes(data, base, width, int(len(data) * _CLEARLY_SPARSE) // (width + 1), other)
+        found = _changes(data, base, width, int(len(data) // width * _FEW_CHANGED), other)
         if found is None:
             return None
         sample = np.ascontiguousarray(found.positions[:: max(1, len(found.positions) // _SAMPLE_COUNT)])
-        repetitions = {}
-        for difference in (True, False):
-            _values(data, base, sample, width, difference, room)
-            repetitions[difference] = planes.repetition(room[: len(sample) * width], width)
-        difference = repetitions[True] > repetitions[False]
+        bits = [
+            planes.entropy(_values(data, base, sample, width, difference, room), width) for difference in (True, False)
+        ]
+        difference, tail = bits[0] <= _CLOSE * bits[1], _tail(data, base, width)
         values = _values(data, base, found.positions, width, difference, room)
+        best = None
+        if difference and width in packed.WIDTHS:
+            best = Encoded(Encoding.PACKED_DIFFERENCE, _packed_body(found, values, width) + tail)
+            entropy = planes.entropy(found.gaps, 1) + planes.entropy(values, width)
+            if len(best.body) <= _CLOSE * entropy / 8 + _HEADS_NBYTES:
+                return best
+        if len(found.positions) * (width + 1) > _CLEARLY_SPARSE * len(data):
+            return None
         encoding = Encoding.SPARSE_DIFFERENCE if difference else Encoding.SPARSE_XOR
-        return Encoded(encoding, _sparse_body(found, values, width) + _tail(data, base, width))
+        sparse = Encoded(encoding, _sparse_body(found, values, width) + tail)
+        return sparse if best is None or len(sparse.body) < len(best.body) else best
 
 
 def _rooms(memory: Scratch) -> tuple[memoryview, memoryview]:

@@ -9,6 +9,7 @@ What a body holds:
     XOR_PLANES         like PLANES, of the XOR with the base
     SPARSE_DIFFERENCE  like SPARSE_XOR, of the difference modulo 2^bits, in zigzag form
     DIFFERENCE_PLANES  like XOR_PLANES, of the same
+    PACKED_DIFFERENCE  what SPARSE_DIFFERENCE has, as bits that need no table (`kernels/packed.py`)
 
 A training step moves most floats by one unit in the last place. As a difference that is
 one of two values; as XOR it is any 2^n - 1. Gaps and planes are one zstd frame, which is
@@ -33,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorglot.errors import FormatError, InputError
-from tensorglot.kernels import planes
+from tensorglot.kernels import packed, planes
 from tensorglot.memory import scratch
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
@@ -64,6 +65,7 @@ class Encoding(IntEnum):
     XOR_PLANES = 4
     SPARSE_DIFFERENCE = 5
     DIFFERENCE_PLANES = 6
+    PACKED_DIFFERENCE = 7
 
 
 MAX_WIDTH = 16
@@ -72,7 +74,7 @@ SPARSE_HEAD = struct.Struct("<BII")
 WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 _WAITING_NBYTES = 2 << 20
-"""Size of decoded sparse deltas that are applied together."""
+"""Size of decoded sparse deltas that are applied together, unless it is one."""
 
 
 def check_size(chunk: memoryview) -> None:
@@ -127,7 +129,7 @@ def apply_chain(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> No
     nbytes = 0
     for encoding, body in deltas:
         parsed = _parse_delta(encoding, body, len(out))
-        if waiting and not (parsed.patches and parsed.width == waiting[0].width and nbytes <= _WAITING_NBYTES):
+        if waiting and not (parsed.like(waiting[0]) and nbytes + parsed.nbytes <= _WAITING_NBYTES):
             _patch(waiting, out)
             waiting, nbytes = [], 0
         if parsed.patches:
@@ -149,7 +151,7 @@ class _Body(NamedTuple):
     gaps: int
     """Bytes."""
     nbytes: int
-    """Size of the gaps and planes."""
+    """Size of the gaps and planes, or of the positions and values of a packed delta."""
     frame: memoryview
     tail: memoryview
 
@@ -157,6 +159,14 @@ class _Body(NamedTuple):
     def patches(self) -> bool:
         """Whether it is a sparse delta of elements that are words: the kernel `patch` applies it."""
         return self.encoding in _SPARSE and self.width in WORDS
+
+    @property
+    def packed(self) -> bool:
+        return self.encoding == Encoding.PACKED_DIFFERENCE
+
+    def like(self, other: _Body) -> bool:
+        """Whether both can be applied together, if the other is a sparse delta of words."""
+        return self.patches and (self.width, self.packed) == (other.width, other.packed)
 
     def decode(self, out: memoryview) -> memoryview:
         """The gaps and planes."""
@@ -171,7 +181,18 @@ class _Body(NamedTuple):
 def _parse_delta(encoding: int, body: memoryview, nbytes: int) -> _Body:
     if encoding not in IS_DELTA:
         raise _malformed(f"encoding {encoding} is {'no delta' if encoding in set(Encoding) else 'unknown'}")
-    return _parse(encoding, body, nbytes)
+    return (_parse_packed if encoding == Encoding.PACKED_DIFFERENCE else _parse)(encoding, body, nbytes)
+
+
+def _parse_packed(encoding: int, body: memoryview, nbytes: int) -> _Body:
+    """The parts of a packed delta. The kernel parses the bits; here the head says how much room they need."""
+    if len(body) < packed.HEAD_NBYTES:
+        raise _short(packed.HEAD_NBYTES - len(body))
+    width, count = packed.width_and_count(body)
+    if width not in packed.WIDTHS or count > min(nbytes // width, packed.MOST):
+        raise _malformed(f"{count} packed changes of elements of {width} bytes in a chunk of {nbytes}")
+    end = len(body) - nbytes % width
+    return _Body(encoding, width, count, 0, count * packed.CHANGE_NBYTES, body[:end], body[end:])
 
 
 def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
@@ -198,14 +219,23 @@ def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
 
 def _patch(deltas: Sequence[_Body], out: memoryview, *, undo: bool = False) -> None:
     """Applies sparse deltas of words of one width."""
-    table = [(each.gaps, each.values, each.encoding == Encoding.SPARSE_DIFFERENCE, 0, 0, 0) for each in deltas]
-    ends = list(accumulate(each.nbytes for each in deltas))
+    width, nbytes = deltas[0].width, sum(each.nbytes for each in deltas)
     with scratch() as memory, scratch() as other:
-        data, room = memory.room(ends[-1], 0), other.room(ends[-1], 0)
-        for each, end in zip(deltas, ends, strict=True):
-            each.decode(data[end - each.nbytes : end])
-        if not planes.patch(data, np.array(table, np.int64).reshape(-1), deltas[0].width, undo, room, out):
-            raise _wrong_gaps()
+        room = memory.room(nbytes, 0)
+        if deltas[0].packed:
+            frames = [each.frame for each in deltas]
+            table = np.zeros((len(deltas), packed.COLUMNS), np.int64)
+            table[:, 0] = list(accumulate(map(len, frames)))
+            bits = b"".join((*frames, bytes(packed.SPARE)))
+            if not packed.patch(bits, table.reshape(-1), width, undo, room, out):
+                raise _malformed("the bits are not those of a packed delta of elements that the chunk has")
+        else:
+            rows = [(each.gaps, each.values, each.encoding == Encoding.SPARSE_DIFFERENCE, 0, 0, 0) for each in deltas]
+            data = other.room(nbytes, 0)
+            for each, end in zip(deltas, accumulate(each.nbytes for each in deltas), strict=True):
+                each.decode(data[end - each.nbytes : end])
+            if not planes.patch(data, np.array(rows, np.int64).reshape(-1), width, undo, room, out):
+                raise _wrong_gaps()
     for each in deltas:
         _change_tail(out, each.tail)
 
@@ -300,6 +330,7 @@ DELTAS = {
     Encoding.XOR_PLANES: (False, _XOR),
     Encoding.SPARSE_DIFFERENCE: (True, _DIFFERENCE),
     Encoding.DIFFERENCE_PLANES: (False, _DIFFERENCE),
+    Encoding.PACKED_DIFFERENCE: (True, _DIFFERENCE),
 }
 """Whether it lists the elements that differ, and how they are combined with the base."""
 IS_DELTA = frozenset(DELTAS)

@@ -27,6 +27,7 @@ from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import text_of
 from tensorglot.store.checkout import parse_type
+from tensorglot.store.chunks import Chunks
 from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.encodings import IS_DELTA
 from tensorglot.store.manifest import Entry
@@ -56,7 +57,7 @@ class Value:
     """A value in the store: its type, and the digests of its chunks."""
 
     type: str
-    chunks: Sequence[bytes]
+    chunks: Chunks
 
 
 @dataclass(eq=False)
@@ -77,10 +78,10 @@ class _Stored:
         return element_nbytes(self.type)
 
     @cached_property
-    def bases(self) -> Sequence[bytes]:
+    def bases(self) -> Chunks | None:
         """The chunks of the predecessor, by position."""
         found = None if self.previous is None else self.previous(self.unit.name, self.unit.part)
-        return found.chunks if found is not None and comparable(parse_type(found.type), self.type) else ()
+        return found.chunks if found is not None and comparable(parse_type(found.type), self.type) else None
 
     def chunks(self) -> Iterator[_Chunk]:
         for position, data in enumerate(self.unit.chunks()):
@@ -198,9 +199,10 @@ class _Base(NamedTuple):
 
 def _base(chunk: _Chunk, packs: Packs) -> _Base | None:
     """The chunk at the same place of the predecessor, or the one that its chain of deltas begins with."""
-    if len(chunk.data) < TINY_NBYTES or chunk.position >= len(chunk.value.bases):
+    bases = chunk.value.bases
+    if len(chunk.data) < TINY_NBYTES or bases is None or chunk.position >= len(bases):
         return None
-    digest = chunk.value.bases[chunk.position]
+    digest = bases[chunk.position]
     found = packs.find(digest)
     if found is None:
         return None

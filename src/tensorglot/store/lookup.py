@@ -39,10 +39,6 @@ class Stored(NamedTuple):
         return self.pack, self.record.offset
 
     @property
-    def end(self) -> int:
-        return self.record.offset + self.record.stored
-
-    @property
     def span(self) -> Span:
         """Of its bytes, for a mark: one without bytes has a place, too."""
         return self.record.offset, self.record.offset + max(1, self.record.stored)

@@ -292,9 +292,7 @@ class Store:
         return list(islice(self._history(self._resolve(ref)), limit))
 
     def _history(self, cid: CID) -> Iterator[Commit]:
-        seen: set[CID] = set()
-        while cid not in seen:
-            seen.add(cid)
+        while True:
             commit = self._read_commit(cid)
             yield commit
             if not commit.parents:

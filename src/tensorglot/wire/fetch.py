@@ -14,6 +14,7 @@ Read: TypeAlias = "Callable[[int, int], memoryview | bytes]"
 
 _STEPS = (64 << 10, 256 << 10, 4 << 20)
 """Sizes of what is read in total, doubled from then on. Few, since at a server each beyond 256 KiB is a request."""
+_RUN_NBYTES = 1 << 12
 
 
 class Fetched:
@@ -51,6 +52,13 @@ class Fetched:
             self._fetch(1, self._at + 1)
         self._at += 1
         return self._data[self._at - 1]
+
+    def run(self, step: int) -> bytes:
+        """The bytes from the last one on in which every `step`th is equal to it, as far as they are there."""
+        ahead = self._data[self._at - 1 : self._at - 1 + _RUN_NBYTES]
+        ahead = ahead[: len(ahead) // step * step]
+        others = ahead[::step].lstrip(ahead[:1])
+        return ahead[: len(ahead) - len(others) * step]
 
     def line(self, most: int) -> bytes:
         """Reads up to the next newline, which is consumed but not returned."""

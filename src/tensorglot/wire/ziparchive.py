@@ -22,16 +22,19 @@ from tensorglot.errors import FormatError, LimitError, TruncatedError, Unsupport
 
 __all__ = [
     "ALIGNMENT",
+    "APART_NBYTES",
     "COMMENT_NBYTES",
     "DEFLATED",
     "END_NBYTES",
     "STORED",
+    "Directory",
     "Member",
     "Read",
     "ReadMany",
     "Window",
     "Writer",
     "find_comment",
+    "read_directory",
     "scan",
     "with_comment",
 ]
@@ -62,7 +65,7 @@ _DESCRIPTOR_NBYTES = 24
 """The longest data descriptor, which is before the next local header."""
 _AROUND_NBYTES = 1 << 10
 """What is read around a local header: name, padding, and the first bytes of the member."""
-_APART_NBYTES = 256 << 10
+APART_NBYTES = 256 << 10
 """Members of this size on average are large."""
 _MOST_EXPECTED = 1 << 14
 _FULL16, _FULL32 = 0xFFFF, 0xFFFF_FFFF
@@ -122,15 +125,18 @@ class Window:
         return data[offset - begin : offset - begin + nbytes] if begin <= offset else b""
 
     def expect(self, offsets: Sequence[int]) -> None:
-        """Reads what is around local headers, given in order, if that is worth it."""
-        if self._read_many is None or not 1 < len(offsets) <= _MOST_EXPECTED:
+        """Reads what is around local headers, given in order, if that is worth it and they are not here yet."""
+        if self._read_many is None or not 0 < len(offsets) <= _MOST_EXPECTED:
             return
-        if self._size < len(offsets) * _APART_NBYTES:
+        if self._size < len(offsets) * APART_NBYTES:
             return  # members are small: windows have many of them
+        least = _DESCRIPTOR_NBYTES + _LOCAL.size
         begins = [max(0, offset - _DESCRIPTOR_NBYTES) for offset in offsets if offset < self._size]
+        begins = [begin for begin in begins if len(self.up_to(begin, least)) < least]
         ends = [min(begin + _AROUND_NBYTES, end) for begin, end in pairwise([*begins, self._size])]
-        self._around = self._read_many(begins, [end - begin for begin, end in zip(begins, ends, strict=True)])
-        self._expected = begins
+        read = self._read_many(begins, [end - begin for begin, end in zip(begins, ends, strict=True)])
+        around = sorted([*zip(self._expected, self._around, strict=True), *zip(begins, read, strict=True)])
+        self._expected, self._around = [begin for begin, _ in around], [data for _, data in around]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,20 +172,52 @@ def with_comment(record: bytes, comment: bytes) -> bytes:
     return record[: END_NBYTES - 2] + len(comment).to_bytes(2, "little") + comment
 
 
-def scan(
-    read: Read,
-    size: int,
-    *,
-    rule: str,
-    max_members: int,
-    max_directory: int,
-    comment_nbytes: int = 0,
-    window: Window | None = None,
-) -> list[Member]:
-    """Reads the members of an archive, in the order of the directory. Its `size` is without the comment.
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """What the central directory says of the members: all but where their data begins."""
 
-    Local headers are read through the window of the caller, if there is one.
-    """
+    names: list[str]
+    entries: list[_Entry]
+    ends: list[int]
+    """Where the next member begins, or the directory itself."""
+    begin: int
+    """Where the directory begins."""
+    rule: str
+
+    def is_sparse(self) -> bool:
+        """Whether the members are large: their local headers are far apart."""
+        return self.begin >= len(self.entries) * APART_NBYTES
+
+    def locate(self, window: Window, chosen: Sequence[int]) -> list[Member]:
+        """Reads the local headers of some members, through the window of the caller."""
+        entries, ends = self.entries, self.ends
+        order = sorted(chosen, key=lambda i: entries[i].offset)
+        descriptors = {ends[i] for i in order if entries[i].flags & _DESCRIPTOR}
+        window.expect(sorted({entries[i].offset for i in order} | descriptors))
+        members: dict[int, Member] = {}
+        for i in order:
+            entry = entries[i]
+            data = _check_local(window, entry, self.begin, self.rule)
+            stop = data + entry.stored
+            position = _check_descriptor(window, entry, stop, ends[i], self.rule)
+            if position != ends[i]:
+                raise FormatError(
+                    "ZIP members overlap or have bytes between them", rule=f"{self.rule}.zip.span", offset=position
+                )
+            members[i] = Member(self.names[i], entry.method, entry.crc32, data, stop, entry.nbytes)
+        return [members[i] for i in chosen]
+
+
+def scan(read: Read, size: int, *, rule: str, max_members: int, max_directory: int) -> list[Member]:
+    """Reads the members of an archive without a comment, in the order of the directory."""
+    directory = read_directory(read, size, rule=rule, max_members=max_members, max_directory=max_directory)
+    return directory.locate(Window(read, size), range(len(directory.names)))
+
+
+def read_directory(
+    read: Read, size: int, *, rule: str, max_members: int, max_directory: int, comment_nbytes: int = 0
+) -> Directory:
+    """Reads the central directory of an archive. Its `size` is without the comment."""
     begin, end, count = _directory(read, size, comment_nbytes, rule)
     if count > max_members:
         raise LimitError(
@@ -198,34 +236,15 @@ def scan(
             offset=end,
         )
     entries = _entries(read(begin, end - begin), begin, count, rule)
-    members: dict[int, Member] = {}
-    window = window or Window(read, size)
-    position = 0
     order = sorted(range(count), key=lambda i: entries[i].offset)
-    window.expect([entries[i].offset for i in order])
-    for place, i in enumerate(order):
-        entry = entries[i]
-        if entry.offset != position:
-            raise FormatError(
-                "ZIP members overlap or have bytes between them", rule=f"{rule}.zip.span", offset=position
-            )
-        data = _check_local(window, entry, begin, rule)
-        limit = entries[order[place + 1]].offset if place + 1 < count else begin
-        position = _check_descriptor(window, entry, data + entry.stored, limit, rule)
-        members[i] = Member(
-            _decode_name(entry.name, entry.offset, rule),
-            entry.method,
-            entry.crc32,
-            data,
-            data + entry.stored,
-            entry.nbytes,
-        )
-    if position != begin:
-        raise FormatError(
-            "bytes between the last member and the ZIP directory", rule=f"{rule}.zip.span", offset=position
-        )
-    _check_names([members[i] for i in range(count)], entries, rule)
-    return [members[i] for i in range(count)]
+    ends = [begin] * count
+    for i, following in pairwise(order):
+        ends[i] = entries[following].offset
+    if (entries[order[0]].offset if order else begin) != 0:
+        raise FormatError("bytes before the first ZIP member", rule=f"{rule}.zip.span", offset=0)
+    names = [_decode_name(entry.name, entry.offset, rule) for entry in entries]
+    _check_names(names, entries, rule)
+    return Directory(names, entries, ends, begin, rule)
 
 
 def _directory(read: Read, size: int, comment_nbytes: int, rule: str) -> tuple[int, int, int]:
@@ -389,11 +408,10 @@ def _decode_name(name: bytes, offset: int, rule: str) -> str:
         raise FormatError("invalid UTF-8 in the name of a ZIP member", rule=f"{rule}.zip.name", offset=offset) from None
 
 
-def _check_names(members: list[Member], entries: list[_Entry], rule: str) -> None:
+def _check_names(names: list[str], entries: list[_Entry], rule: str) -> None:
     """Refuses duplicate names, and names that would escape the folder they are unpacked to (zip slip)."""
     seen: set[str] = set()
-    for member, entry in zip(members, entries, strict=True):
-        name = member.name
+    for name, entry in zip(names, entries, strict=True):
         if name in seen:
             raise FormatError(
                 f"duplicate ZIP member '{escape(name)}'", rule=f"{rule}.zip.duplicate", offset=entry.offset

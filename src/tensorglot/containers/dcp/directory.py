@@ -269,7 +269,7 @@ class SavedItems(Directory):
                     "written with serialization_format=SAFETENSORS, which is not supported",
                     rule="dcp.item.serialization",
                 )
-            saved = open_zip(item, self._options)
+            saved = open_zip(item, self._options).located()
             view = saved.root
             if not isinstance(view, View) or view.dtype.name != place.dtype:
                 raise FormatError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -54,7 +55,7 @@ _ROW = np.dtype(
 )  # fmt: skip
 _BASE = np.dtype([("type", "<u4"), ("nbytes", "<u8"), ("digest", "V32")])
 _BODY = np.dtype([("position", "<u4"), ("stored", "<u4"), ("encoding", "u1")])
-_ENCODINGS = 7
+_ENCODINGS = 8
 """Numbers of encodings below it are known."""
 _KINDS: dict[str, Any] = {
     "bases": bytes, "bodies": bytes, "metadata": (dict, type(None)), "names": list, "removed": list, "rows": bytes,
@@ -371,7 +372,8 @@ def _check_bodies(row: Change) -> None:
     if any(body.encoding >= _ENCODINGS for body in row.bodies):
         raise _malformed("an unknown encoding")
     held = 0 if row.base is None else max(1, -(-row.base.nbytes // CHUNK_NBYTES))
-    if row.tied is None and len(positions) < chunks and set(range(held, chunks)) - set(positions):
+    # Positions are in order and each is a chunk, so counting those past the base finds one that is missing.
+    if row.tied is None and len(positions) - bisect_left(positions, held) < chunks - held:
         raise _malformed("a chunk is neither in the delta nor in the base")
     if row.state == "unchanged" and positions:
         raise _malformed("a row that is unchanged has a body")

@@ -60,7 +60,7 @@ class FractalHeap:
             raise self._fault(f"an object id of version {own_id[0] >> 6} and {len(own_id)} bytes is invalid")
         if kind == _TINY and self.id_nbytes <= 17:
             return body[: (own_id[0] & 15) + 1]
-        if kind == _HUGE and len(body) >= 8:
+        if kind == _HUGE:
             begin, nbytes = self._huge.get(int.from_bytes(body[:8], "little"), (UNDEFINED, 0))
             if begin == UNDEFINED:
                 raise self._fault("a huge object is missing")

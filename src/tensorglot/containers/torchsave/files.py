@@ -8,9 +8,9 @@ its elements.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 from tensorglot.containers.table import ReadOptions
 from tensorglot.containers.torchsave.names import NAMES, Pairs, Storage
@@ -21,10 +21,11 @@ from tensorglot.model.payload import Source, read_many_of
 from tensorglot.wire import ziparchive
 from tensorglot.wire.fetch import Fetched
 
-__all__ = ["Saved", "Span", "open_legacy", "open_zip"]
+__all__ = ["Headers", "Saved", "Span", "open_legacy", "open_zip"]
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
+COUNT_NBYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,9 @@ class Span:
     end: int
     crc32: int | None = None
 
+    def moved(self, shift: int) -> Span:
+        return Span(self.begin + shift, self.end + shift, self.crc32)
+
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -44,22 +48,44 @@ class Saved:
     root: Any
     pickle_nbytes: int
     storages: dict[str, Span]
+    """Each as if it began where the header before it does; see `located`."""
+    headers: Headers
     big_endian: bool
     notes: Sequence[Note] = ()
+
+    def located(self) -> Saved:
+        """The same with the spans of the storages themselves."""
+        shifts = self.headers.read()
+        return replace(self, storages={key: span.moved(shifts[key]) for key, span in self.storages.items()})
+
+
+class Headers(Protocol):
+    """What is before each storage."""
+
+    far_apart: bool
+
+    def read(self, keys: Iterable[str] | None = None) -> dict[str, int]:
+        """Reads the headers of some storages, in the order of the file, or of all, used or not; returns their sizes.
+
+        A header that contradicts what is known of its storage is an error.
+        """
+        ...
 
 
 def open_zip(source: Source, options: ReadOptions) -> Saved:
     limits = options.limits
-    members = ziparchive.scan(
+    directory = ziparchive.read_directory(
         source.read_bytes,
         source.size,
         rule="pt",
         max_members=limits.tensors_or() + 16,
         max_directory=limits.header_or(),
-        window=ziparchive.Window(source.read_bytes, source.size, read_many_of(source)),
     )
-    by_name = {member.name: member for member in members}
-    folder = _folder(by_name)
+    folder = _folder(directory)
+    prefix = f"{folder}data/"
+    positions = {name[len(prefix) :]: at for at, name in enumerate(directory.names) if name.startswith(prefix)}
+    others = [at for at, name in enumerate(directory.names) if not name.startswith(prefix)]
+    by_name = {member.name: member for member in directory.locate(_window(source), others)}
     main = by_name[f"{folder}data.pkl"]
     if main.nbytes > limits.header_or():
         raise LimitError(
@@ -72,37 +98,59 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
         raise FormatError("trailing bytes after the pickle", rule="pt.pickle.trailing", offset=data.position)
     storages: dict[str, Span] = {}
     for key, held in found.items():
-        member = by_name.get(f"{folder}data/{key}")
-        if member is None:
+        if key not in positions:
             raise FormatError(
                 f"storage '{escape(key)}' is missing in the file", rule="pt.storage.missing", offset=main.begin
             )
-        if member.nbytes != held.count * held.itemsize:
+        entry = directory.entries[positions[key]]
+        if entry.nbytes != held.count * held.itemsize:
             raise FormatError(
-                f"size of storage '{escape(key)}' does not match its count", rule="pt.storage.size", offset=member.begin
+                f"size of storage '{escape(key)}' does not match its count", rule="pt.storage.size", offset=entry.offset
             )
-        storages[key] = Span(member.begin, member.end, member.crc32)
-    unused = [name for name in by_name if name.startswith(f"{folder}data/") and name[len(folder) + 5 :] not in found]
-    notes = [Note("pt.storage.unused", f"{len(unused)} storages are not used by any tensor")] if unused else []
+        storages[key] = Span(entry.offset, entry.offset + entry.nbytes, entry.crc32)
+    unused = len(positions.keys() - found.keys())
+    notes = [Note("pt.storage.unused", f"{unused} storages are not used by any tensor")] if unused else []
     if options.strict and notes:
         raise FormatError(notes[0].message, rule=notes[0].rule)
-    return Saved("zip", root, main.nbytes, storages, _big_endian(source, by_name.get(f"{folder}byteorder")), notes)
+    big_endian = _big_endian(source, by_name.get(f"{folder}byteorder"))
+    return Saved("zip", root, main.nbytes, storages, _LocalHeaders(source, directory, positions), big_endian, notes)
 
 
-def _folder(members: dict[str, ziparchive.Member]) -> str:
+def _window(source: Source) -> ziparchive.Window:
+    return ziparchive.Window(source.read_bytes, source.size, read_many_of(source))
+
+
+class _LocalHeaders:
+    """Those of the ZIP archive, with padding of any size."""
+
+    def __init__(self, source: Source, directory: ziparchive.Directory, positions: dict[str, int]) -> None:
+        self._directory = directory
+        self._positions = positions
+        self._window = _window(source)
+        self.far_apart = directory.is_sparse()
+
+    def read(self, keys: Iterable[str] | None = None) -> dict[str, int]:
+        keys = list(self._positions if keys is None else keys)
+        chosen = [self._positions[key] for key in keys]
+        entries, members = self._directory.entries, self._directory.locate(self._window, chosen)
+        return {key: member.begin - entries[at].offset for key, at, member in zip(keys, chosen, members, strict=True)}
+
+
+def _folder(directory: ziparchive.Directory) -> str:
     """Returns the only top-level folder, with its slash."""
-    folders = {name.partition("/")[0] for name in members}
+    names = directory.names
+    folders = {name.partition("/")[0] for name in names}
     folder = f"{next(iter(folders), '')}/"
-    if len(folders) != 1 or f"{folder}data.pkl" not in members:
+    if len(folders) != 1 or f"{folder}data.pkl" not in names:
         raise FormatError("not a file of torch.save: the ZIP archive has no data.pkl", rule="pt.zip.folder", offset=0)
-    if f"{folder}constants.pkl" in members or any(name.startswith(f"{folder}code/") for name in members):
+    if f"{folder}constants.pkl" in names or any(name.startswith(f"{folder}code/") for name in names):
         raise UnsupportedError(
             "TorchScript archives are programs and are not supported; save the state_dict instead", rule="pt.script"
         )
-    for name, member in members.items():
-        if member.method != ziparchive.STORED:
+    for name, entry in zip(names, directory.entries, strict=True):
+        if entry.method != ziparchive.STORED:
             raise UnsupportedError(
-                f"compressed ZIP member '{escape(name)}' is not supported", rule="pt.zip.method", offset=member.begin
+                f"compressed ZIP member '{escape(name)}' is not supported", rule="pt.zip.method", offset=entry.offset
             )
     return folder
 
@@ -135,29 +183,53 @@ def open_legacy(source: Source, options: ReadOptions) -> Saved:
         raise FormatError("storage keys are not a list of unique strings", rule="pt.storage.keys", offset=begin)
     if set(keys) != set(found):
         raise FormatError("storage keys do not match the storages of the tensors", rule="pt.storage.keys", offset=begin)
-    return Saved("legacy", root, pickle_nbytes, _locate(source, data.position, keys, found), big_endian)
+    storages = _locate(source, data.position, keys, found)
+    return Saved("legacy", root, pickle_nbytes, storages, _Counts(source, storages, found), big_endian)
 
 
 def _locate(source: Source, position: int, keys: list[str], found: dict[str, Storage]) -> dict[str, Span]:
-    """Locates the storages, which are contiguous up to the end of the file."""
+    """The storages, each after its count, are contiguous up to the end of the file."""
     storages: dict[str, Span] = {}
     for key in keys:
         held = found[key]
-        begin = position + 8
-        end = begin + held.count * held.itemsize
+        nbytes = held.count * held.itemsize
+        end = position + COUNT_NBYTES + nbytes
         if end > source.size:
             raise TruncatedError(
                 f"file truncated: needs {end} bytes, has {source.size}", rule="pt.storage.end", offset=position
             )
-        if int.from_bytes(source.read(position, 8), "little") != held.count:
-            raise FormatError(
-                f"size of storage '{escape(key)}' does not match its count", rule="pt.storage.size", offset=position
-            )
-        storages[key] = Span(begin, end)
+        storages[key] = Span(position, position + nbytes)
         position = end
     if position != source.size:
         raise FormatError("trailing bytes after the last storage", rule="pt.storage.trailing", offset=position)
     return storages
+
+
+class _Counts:
+    """The number of elements before each storage of the legacy format."""
+
+    def __init__(self, source: Source, storages: Mapping[str, Span], found: Mapping[str, Storage]) -> None:
+        self._source = source
+        self._places = {key: (span.begin, found[key].count) for key, span in storages.items()}
+        self._compared: set[str] = set()
+        self.far_apart = source.size >= len(storages) * ziparchive.APART_NBYTES
+
+    def read(self, keys: Iterable[str] | None = None) -> dict[str, int]:
+        keys = list(self._places if keys is None else keys)
+        new = [key for key in keys if key not in self._compared]
+        read_many = read_many_of(self._source) or self._read_each
+        counts = read_many([self._places[key][0] for key in new], [COUNT_NBYTES] * len(new))
+        for key, data in zip(new, counts, strict=True):
+            begin, count = self._places[key]
+            if int.from_bytes(data, "little") != count:
+                raise FormatError(
+                    f"size of storage '{escape(key)}' does not match its count", rule="pt.storage.size", offset=begin
+                )
+        self._compared.update(new)
+        return dict.fromkeys(keys, COUNT_NBYTES)
+
+    def _read_each(self, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        return [self._source.read_bytes(begin, nbytes) for begin, nbytes in zip(begins, sizes, strict=True)]
 
 
 def _system_big_endian(info: Any) -> bool:

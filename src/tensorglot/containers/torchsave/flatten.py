@@ -1,8 +1,8 @@
 """Flattens nested dicts and lists: tensors by the keys that lead to them, other values as metadata.
 
 A pickle may refer to one container many times, so a small pickle can expand without end.
-The depth, the number of visited values and the total length of names and texts are
-bounded, whatever they share.
+The depth, the number of values and the total length of names and texts are bounded,
+whatever they share.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
 __all__ = ["flatten"]
 
 DEPTH = 64
+_CONTAINERS = frozenset({list, tuple, Pairs})
 _SCALARS = frozenset({type(None), bool, int, float, str, bytes})
 _TEXTS = frozenset({str, bytes})
 _BYTES = frozenset({type(None), bool})
@@ -28,23 +29,21 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, An
     if isinstance(root, TENSORS):
         return {UNNAMED: root}, None
     found: dict[str, Any] = {}
-    nbytes = 2000 + pickle_nbytes
+    if type(root) in _CONTAINERS and _least_nbytes(root, 0, {}) > 2000 + pickle_nbytes:
+        raise _too_large()
     letters = 8 * pickle_nbytes + (4 << 20)
     left: list[Iterator[tuple[str, Any]]] = [iter([("", root)])]
     """What is still to visit, of each container on the way to the value."""
     while left:
         depth = len(left) - 1
         for name, value in left[-1]:
-            if type(value) in (list, tuple, Pairs) and value:
+            if type(value) in _CONTAINERS and value:
                 types = set(map(type, value))
-                nbytes -= 2 * len(value)  # a pickle has two bytes or more for a value that nothing shares
-                if types & _BYTES:
-                    nbytes += sum(type(item) in _BYTES for item in value)
                 letters -= len(name) * len(value)
                 if types & _TEXTS:
                     letters -= sum(len(item) for item in value if type(item) in _TEXTS)
-                if nbytes < 0 or letters < 0 or depth > DEPTH:
-                    raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
+                if letters < 0 or depth > DEPTH:
+                    raise _too_large()
                 if type(value) is Pairs or not types <= _SCALARS:
                     left.append(_children(f"{name}." if depth else "", value))
                     break
@@ -59,6 +58,27 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, An
             left.pop()
     tensors = {name: value for name, value in found.items() if isinstance(value, TENSORS)}
     return tensors, {name: value for name, value in found.items() if name not in tensors} or None
+
+
+def _least_nbytes(value: Any, depth: int, known: dict[int, int]) -> int:
+    """The size of the smallest pickle that has these values and shares none. A container is counted once, by its id."""
+    if depth > DEPTH:
+        raise _too_large()
+    types = set(map(type, value))
+    nbytes = 2 * len(value)
+    if types & _BYTES:
+        nbytes -= sum(type(item) in _BYTES for item in value)
+    if not types <= _SCALARS:
+        for item in value:
+            if type(item) in _CONTAINERS and item:
+                inside = known.get(id(item))
+                nbytes += _least_nbytes(item, depth + 1, known) if inside is None else inside
+    known[id(value)] = nbytes
+    return nbytes
+
+
+def _too_large() -> LimitError:
+    return LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
 
 
 def _children(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:

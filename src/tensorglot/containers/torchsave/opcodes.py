@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorglot.containers.torchsave.machine import Machine
@@ -20,7 +21,10 @@ __all__ = ["OPCODES", "Opcode", "load"]
 PROTOCOLS = (2, 3, 4, 5)
 LONG_NBYTES = 16
 NAME_NBYTES = 256
-_STOP = 0x2E
+_STOP, _BININT1, _BINGET = 0x2E, 0x4B, 0x68
+_CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
+_RUNS = frozenset({_BININT1, _BINGET, *_CONSTANTS})
+"""Opcodes that may come many times in a row."""
 
 Reader: TypeAlias = "Callable[[Fetched], Any]"
 """Reads the argument of an opcode."""
@@ -48,7 +52,11 @@ def load(
     machine = Machine(data, names, storages)
     if data.byte() != 0x80 or data.byte() not in PROTOCOLS:
         raise UnsupportedError("not a pickle of protocol 2 to 5", rule="pt.pickle.protocol", offset=machine.begin)
+    before = _STOP
     while (code := data.byte()) != _STOP:
+        if code == before and code in _RUNS and _push_run(machine, code):
+            continue
+        before = code
         opcode = table.get(code)
         if opcode is None:
             raise UnsupportedError(
@@ -65,6 +73,24 @@ def load(
     if machine.stack or machine.marks:
         raise machine.fault("values left on the pickle stack", "stack")
     return value
+
+
+def _push_run(machine: Machine, code: int) -> bool:
+    """Pushes what one opcode gives several times in a row, as in a list of small numbers; False if it must be alone."""
+    if code in _CONSTANTS:
+        run = machine.data.run(1)
+        machine.stack += [_CONSTANTS[code]] * len(run)
+    else:
+        run = machine.data.run(2)
+        numbers: Any = run[1::2]
+        if code == _BINGET:
+            known = len(machine.memo)
+            numbers = [machine.memo[number] for number in takewhile(known.__gt__, numbers)]
+            run = run[: 2 * len(numbers)]
+        machine.stack += numbers
+    if run:
+        machine.data.take(len(run) - 1)
+    return bool(run)
 
 
 def _opcode_name(code: int) -> str:
@@ -251,7 +277,7 @@ OPCODES: dict[int, Opcode] = {
     0x43: Opcode(Machine.push, _sized(_BYTE)),  # SHORT_BINBYTES
     0x47: Opcode(Machine.push, _F64),  # BINFLOAT
     0x4A: Opcode(Machine.push, _I32),  # BININT
-    0x4B: Opcode(Machine.push, _BYTE),  # BININT1
+    _BININT1: Opcode(Machine.push, _BYTE),
     0x4D: Opcode(Machine.push, _U16),  # BININT2
     0x4E: Opcode(Machine.push, lambda _: None),  # NONE
     0x51: Opcode(_persistent),  # BINPERSID
@@ -265,7 +291,7 @@ OPCODES: dict[int, Opcode] = {
     0x63: Opcode(_global),  # GLOBAL
     0x64: Opcode(_dict),  # DICT
     0x65: Opcode(_appends),  # APPENDS
-    0x68: Opcode(_get, _BYTE),  # BINGET
+    _BINGET: Opcode(_get, _BYTE),
     0x6A: Opcode(_get, _U32),  # LONG_BINGET
     0x6C: Opcode(_list),  # LIST
     0x71: Opcode(_put, _BYTE),  # BINPUT
