@@ -166,6 +166,18 @@ def cell(value: Any, kind: Any) -> Any:
     return [cell(each, kind.value_type) for each in value] if is_.is_nested(kind) and kind.num_fields == 1 else value
 
 
+def test_elements_of_a_slice_of_nested_fixed_size_lists() -> None:
+    """Where `take` and `dictionary_decode` of pyarrow 26 give the elements one further on."""
+    rows = [[[i, i + 1], [i + 2, i + 3]] for i in range(0, 40, 4)]
+    sliced = pa.array(rows, pa.list_(pa.list_(pa.int8(), 2), 2))[1:]
+    views = pa.ListViewArray.from_arrays(pa.array([2, 0], pa.int32()), pa.array([1, 2], pa.int32()), sliced)
+    assert dynd.array(views).tolist() == [[rows[3]], [rows[1], rows[2]]]
+    named = pa.DictionaryArray.from_arrays(pa.array([0, None, 3], pa.int8()), sliced)
+    assert dynd.array(named).tolist() == [rows[1], None, rows[4]]
+    by_columns = dynd.array(pa.array([rows[:2], rows[2:4]])[1:], "1 * storage[2 * 2 * 2 * int8, axis=[2, 1, 0]]")
+    assert by_columns.tolist() == [rows[2:4]]
+
+
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**32))
 def test_any_array_has_the_values_that_arrow_gives(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:

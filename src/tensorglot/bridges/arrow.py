@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.bridges.arrow_export import arrow_array
-from tensorglot.bridges.arrow_plain import as_plain, valid_rows
+from tensorglot.bridges.arrow_plain import as_plain, take, valid_rows
 from tensorglot.dynd.atoms import Atom
 from tensorglot.dynd.coerce.anything import as_tensor
 from tensorglot.dynd.coerce.python import chars_to_array, stored_order
@@ -239,7 +239,7 @@ def _dims(node: Node, array: Any, live: Live) -> tuple[Any, Live]:
         array = _regular(node, array, size)
     if node.axis:
         order = (np.arange(count)[:, None] * node.size + np.array(stored_order(node), np.int64)).reshape(-1)
-        array = array.take(_arrow().array(order))
+        array = take(array, _arrow().array(order))
     return array, _repeat(live, node.size)
 
 

@@ -22,7 +22,7 @@ from tensorglot.bridges.arrow_extensions import without_extension
 from tensorglot.extras import library
 from tensorglot.model.types.temporal import DIGITS_MAX
 
-__all__ = ["as_plain", "valid_rows"]
+__all__ = ["as_plain", "take", "valid_rows"]
 
 
 def as_plain(array: Any) -> Any:
@@ -32,7 +32,7 @@ def as_plain(array: Any) -> Any:
     if isinstance(kind, pa.BaseExtensionType):
         return as_plain(without_extension(array))
     if is_.is_dictionary(kind):
-        return as_plain(array.dictionary_decode())
+        return take(as_plain(array.dictionary), array.indices)
     if is_.is_run_end_encoded(kind):
         return as_plain(library("pyarrow.compute", "arrow").run_end_decode(array))
     if is_.is_string(kind) or is_.is_string_view(kind):
@@ -52,6 +52,14 @@ def as_plain(array: Any) -> Any:
     if is_.is_struct(kind):
         return _structs(array)
     return _maps(array) if is_.is_map(kind) else array
+
+
+def take(array: Any, positions: Any) -> Any:
+    """The elements at some positions.
+
+    They are taken from a copy: from a slice of fixed-size lists in fixed-size lists pyarrow 26 takes others.
+    """
+    return library("pyarrow", "arrow").concat_arrays([array]).take(positions)
 
 
 def valid_rows(array: Any) -> NDArray[np.bool_]:
@@ -83,7 +91,7 @@ def _views(array: Any) -> Any:
     sizes = np.where(valid_rows(array), np.asarray(array.sizes), 0).astype(np.int64)
     edges = prefix_sums(sizes)
     positions = np.arange(int(edges[-1])) + np.repeat(starts - edges[:-1], sizes)
-    values = as_plain(array.values).take(pa.array(positions))
+    values = take(as_plain(array.values), pa.array(positions))
     return pa.LargeListArray.from_arrays(pa.array(edges), values, mask=_mask(array))
 
 
