@@ -178,6 +178,21 @@ def test_elements_of_a_slice_of_nested_fixed_size_lists() -> None:
     assert by_columns.tolist() == [rows[2:4]]
 
 
+def test_what_a_missing_value_refers_to_need_not_exist() -> None:
+    """The third struct is missing; the option inside it refers to an element that was never stored."""
+    inner = pa.StructArray.from_arrays([pa.nulls(3)], ["a"], mask=pa.array([False, True, False]))
+    array = pa.StructArray.from_arrays([inner], ["b"], mask=pa.array([False, False, True]))
+    tensor = dynd.array(array)
+    assert tensor.arrow().to_pylist() == array.to_pylist() == [{"b": {"a": None}}, {"b": None}, None]
+    whole = dynd.array([{"a": [1]}, {"a": [2, 3]}, None], "var * ?{a: var * int8}")
+    parts = {name: part.array() for name, part in whole.parts.items()}
+    parts |= {"content.index": np.array([0, 1, -1]), "content.content.a.offsets": np.array([0, 1, 3, 1 << 60])}
+    data = tg.dumps(
+        {"x": tg.Tensor.of_parts("x", "nested", (), parts, {"dynd": "var * ?{a: var * int8}"})}, format="ztensor"
+    )
+    assert tg.open(data)["x"].arrow().to_pylist() == whole.tolist()
+
+
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**32))
 def test_any_array_has_the_values_that_arrow_gives(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.schema import Kind, Node
-from tensorglot.dynd.value import Positions, Value
+from tensorglot.dynd.value import Positions, Value, child_need
 from tensorglot.errors import LimitError, UnsupportedError
 from tensorglot.model.types.algebra import Bytes, FixedBytes, FixedString, Map, Scalar, String, TypeType, Void
 from tensorglot.model.types.temporal import Date, DateTime, Decimal, Time, TimeDelta, Unit
@@ -56,8 +56,9 @@ def arrow_array(value: Value) -> Any:
     wanted: list[_Wanted] = [_Wanted(1)] * len(value.plan.nodes)
     offsets: dict[int, Positions] = {}
     counts = value.counts()
+    closed = _is_closed(value, counts)
     for node in value.plan.nodes:
-        for child, want in _inside(value, node, wanted[node.id], counts, offsets):
+        for child, want in _inside(value, node, wanted[node.id], counts, offsets, closed):
             wanted[child.id] = want
     arrays: dict[int, Any] = {}
     for node in value.plan.inside_out():
@@ -66,8 +67,17 @@ def arrow_array(value: Value) -> Any:
     return arrays[0]
 
 
+def _is_closed(value: Value, counts: list[int]) -> bool:
+    """Whether values that are not used, behind a missing one, refer to elements that exist."""
+    return all(
+        child_need(node, value.columns[node.id], counts[node.id]) <= counts[child.id]
+        for node in value.plan.nodes
+        for child in node.children
+    )
+
+
 def _inside(
-    value: Value, node: Node, want: _Wanted, counts: list[int], offsets: dict[int, Positions]
+    value: Value, node: Node, want: _Wanted, counts: list[int], offsets: dict[int, Positions], closed: bool
 ) -> list[tuple[Node, _Wanted]]:
     """The values of its children that a node needs. The offsets of lists are collected in `offsets`."""
     if node.kind is Kind.LIST:
@@ -76,7 +86,7 @@ def _inside(
         offsets[node.id] = edges
         return [(node.child, _Wanted(int(edges[-1]), rows))]
     if node.kind is Kind.OPTION:
-        return [(node.child, _option(value, node, want, counts))]
+        return [(node.child, _option(value, node, want, counts, closed))]
     if node.kind is Kind.REPEAT:
         return [(node.child, _repeat(node, want, counts[node.id]))]
     return [(child, _Wanted(want.count, want.rows)) for child in node.children]
@@ -98,7 +108,7 @@ def _edges(starts: Positions, stops: Positions, want: _Wanted) -> tuple[Position
     return edges, rows
 
 
-def _option(value: Value, node: Node, want: _Wanted, counts: list[int]) -> _Wanted:
+def _option(value: Value, node: Node, want: _Wanted, counts: list[int], closed: bool) -> _Wanted:
     index = value.index(node)
     if index is None:
         missing = is_missing(node, want.of(value.array(node.child)))
@@ -106,7 +116,7 @@ def _option(value: Value, node: Node, want: _Wanted, counts: list[int]) -> _Want
     positions = want.of(index) if want.rows is None else np.where(want.rows < 0, -1, want.of(index))
     valid = positions >= 0
     in_place = counts[node.child.id] >= want.count and np.array_equal(positions[valid], np.flatnonzero(valid))
-    return _Wanted(want.count, None if in_place else positions, valid)
+    return _Wanted(want.count, None if in_place and closed else positions, valid)
 
 
 def _repeat(node: Node, want: _Wanted, present: int) -> _Wanted:
