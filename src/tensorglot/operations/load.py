@@ -71,7 +71,7 @@ def load(
         check_mapping(out, "out", "load.out")
     if threads is not None:
         threads = as_integer(threads, "threads", "load.threads", least=1)
-    options = OpenOptions.of(format, backend, strict, verify, limits)._replace(defer=names is not None)
+    options = OpenOptions.of(format, backend, strict, verify, limits, defer=names is not None)
     with (
         nullcontext(source) if isinstance(source, Archive) else open_source(locate(source, storage_options), options)
     ) as archive:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from tensorglot.arguments import check_choice, check_flags
-from tensorglot.containers.table import HEAD_NBYTES, Container, ReadOptions, detect, named
+from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect, named
 from tensorglot.errors import InputError, escape
 from tensorglot.io.folder import Folder, as_folder, file_named_by
 from tensorglot.io.local import add_path_to_errors
@@ -18,7 +18,7 @@ from tensorglot.io.source import Backend, Readable, source_for
 from tensorglot.io.urls import refuse_credentials
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.archive import Archive
-from tensorglot.model.deferred import DeferredArchive, Outline
+from tensorglot.model.deferred import DeferredArchive
 from tensorglot.model.index import Note
 from tensorglot.model.payload import HeaderSource, Source
 from tensorglot.operations._checksums import Once
@@ -62,12 +62,13 @@ class OpenOptions(NamedTuple):
         strict: bool = False,
         verify: Verify = "auto",
         limits: Limits | None = None,
+        defer: bool = False,
     ) -> OpenOptions:
         """The arguments of a verb, checked."""
         check_flags(strict=strict)
         check_choice(backend, ("auto", "pread", "mmap"), "backend", "source.backend")
         check_choice(verify, ("auto", "never", "require"), "verify", "verify.mode")
-        return cls(format, backend, strict, verify, as_limits(limits))
+        return cls(format, backend, strict, verify, as_limits(limits), defer)
 
     def verifier(self) -> Once | None:
         return None if self.verify == "never" else Once(required=self.verify == "require")
@@ -96,8 +97,8 @@ def open(
     as one archive, too. At a URL only the ranges that are needed are read, all of one
     version of the object; `storage_options` say how to reach the server, in obstore's names.
     """
-    options = OpenOptions.of(format, backend, strict, verify, limits)
-    return open_source(locate(source, storage_options), options._replace(defer=True))
+    options = OpenOptions.of(format, backend, strict, verify, limits, defer=True)
+    return open_source(locate(source, storage_options), options)
 
 
 def open_source(source: Readable | Sequence[Readable], options: OpenOptions) -> Archive:
@@ -186,10 +187,13 @@ def _open_file(
                 spec, version = named(options.format)
             beside = None if place is None else _Beside(place, options.backend)
             reading = ReadOptions(version, options.strict, limits, name, beside, verifier, head)
-            outline = _read_outline(spec.container, opened, reading) if options.defer else None
-            if outline is not None:
-                return DeferredArchive(outline, opened, limits, verifier, reopen, add_path_to_errors(place))
-            index = spec.container.read(opened, reading)
+            container = spec.container
+            if options.defer and container.outline is not None and isinstance(opened, HeaderSource):
+                whole = options.strict or (verifier is not None and verifier.required)
+                outline = None if whole else container.outline(opened, reading)
+                if outline is not None:
+                    return DeferredArchive(outline, opened, limits, verifier, reopen, add_path_to_errors(place))
+            index = container.read(opened, reading)
             # At a URL, looking for a sidecar is one more request: it is made by who asks for checksums.
             if place is not None and verifier is not None and (verifier.required or not place.remote):
                 sums = None if index.checksums is not None else read_sidecar(place, limits)
@@ -198,14 +202,6 @@ def _open_file(
             opened.close()
             raise
     return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)
-
-
-def _read_outline(container: Container, source: Source, options: ReadOptions) -> Outline | None:
-    """What suffices to open a file at a server, unless the caller asks for more than that."""
-    required = options.verifier is not None and options.verifier.required
-    if container.outline is None or not isinstance(source, HeaderSource) or options.strict or required:
-        return None
-    return container.outline(source, options)
 
 
 @dataclass(frozen=True, slots=True)
