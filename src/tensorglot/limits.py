@@ -66,6 +66,10 @@ class Limits:
     def tensors_or(self, default: int = TENSORS_MAX) -> int:
         return default if self.tensors is None else self.tensors
 
+    def fill_in(self, message: str, tensors_max: int = TENSORS_MAX) -> str:
+        """A message with `{tensors}`, `{rank}` or `{name_nbytes}`, with the bound in its place."""
+        return message.format(tensors=self.tensors_or(tensors_max), rank=self.rank, name_nbytes=self.name_nbytes)
+
     def check_header(
         self, nbytes: int, what: str, *, rule: str, offset: int | None = None, default: int = HEADER_NBYTES_MAX
     ) -> None:

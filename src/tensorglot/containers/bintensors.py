@@ -60,9 +60,9 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.UTF8: (FormatError, "text.utf8", "invalid UTF-8 in a string"),
     kernel.DTYPE: (FormatError, "dtype", f"unknown dtype code (known: 0 to {len(DTYPES) - 1})"),
     kernel.COUNT: (FormatError, "count", "count exceeds what the rest of the header can hold"),
-    kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more tensors than Limits.tensors allows"),
-    kernel.LIMIT_RANK: (LimitError, "limit.rank", "more dimensions than Limits.rank allows"),
-    kernel.LIMIT_NAME: (LimitError, "limit.name", "a name longer than Limits.name_nbytes allows"),
+    kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more than {tensors} tensors (Limits.tensors)"),
+    kernel.LIMIT_RANK: (LimitError, "limit.rank", "more than {rank} dimensions (Limits.rank)"),
+    kernel.LIMIT_NAME: (LimitError, "limit.name", "a name of more than {name_nbytes} bytes (Limits.name_nbytes)"),
     kernel.DIMS: (FormatError, "shape.product", "the tensor would have 2**63 bytes or more"),
     kernel.SIZE: (FormatError, "offsets.size", "the offsets do not match the size that dtype and shape give"),
     kernel.OFFSETS: (FormatError, "offsets.contiguous", "the tensor does not begin where the one before it ends"),
@@ -101,9 +101,9 @@ class Contents(NamedTuple):
 
 
 def _scan(header: bytes, layout: str, limits: Limits, thorough: bool = False) -> Fault | Contents:
-    tensors = TENSORS_MAX if limits.tensors is None else limits.tensors
+    most = limits.tensors_or(TENSORS_MAX)
     code, position, tensor, broken, contents = kernel.scan(
-        header, int(layout), _ITEMSIZES, _OUR_CODES, tensors, limits.rank, limits.name_nbytes, thorough
+        header, int(layout), _ITEMSIZES, _OUR_CODES, most, limits.rank, limits.name_nbytes, thorough
     )
     return Fault(code, position, tensor, broken) if contents is None else Contents(*contents)
 
@@ -122,9 +122,9 @@ def read(source: Source, options: ReadOptions) -> Index:
         return _choose([partial(_index, header, layout, scan, source.size, options) for layout, scan in fitting])
     faults = [scan for _, scan in scans if isinstance(scan, Fault)]
     if all(_FAULTS[fault.code][1].startswith("metadata") for fault in faults):
-        raise _refusal(faults[0])  # metadata is the same in both layouts
+        raise _refusal(faults[0], limits)  # metadata is the same in both layouts
     thorough = [_scan(header, layout, limits, thorough=True) for layout in layouts]
-    raise _likeliest([fault for fault in thorough if isinstance(fault, Fault)])
+    raise _likeliest([fault for fault in thorough if isinstance(fault, Fault)], limits)
 
 
 def _choose(candidates: Sequence[Callable[[], Index]]) -> Index:
@@ -147,12 +147,13 @@ def _choose(candidates: Sequence[Callable[[], Index]]) -> Index:
     return accepted[0]
 
 
-def _refusal(fault: Fault) -> FormatError:
+def _refusal(fault: Fault, limits: Limits) -> FormatError:
     kind, rule, message = _FAULTS[fault.code]
+    message = limits.fill_in(message, TENSORS_MAX)
     return kind(message, rule=f"bintensors.{rule}", offset=8 + fault.position, tensor=fault.tensor)
 
 
-def _likeliest(faults: Sequence[Fault]) -> FormatError:
+def _likeliest(faults: Sequence[Fault], limits: Limits) -> FormatError:
     """Returns the error under the layout that the file most likely has.
 
     That is one whose fields end where the header does, with the fewest broken rules; else
@@ -162,7 +163,7 @@ def _likeliest(faults: Sequence[Fault]) -> FormatError:
     def likelihood(fault: Fault) -> tuple[bool, int, int, bool]:
         return fault.broken >= 0, -fault.broken, fault.position, issubclass(_FAULTS[fault.code][0], LimitError)
 
-    return _explain([_refusal(fault) for fault in sorted(faults, key=likelihood)])
+    return _explain([_refusal(fault, limits) for fault in sorted(faults, key=likelihood)])
 
 
 def _explain(refused: Sequence[FormatError]) -> FormatError:

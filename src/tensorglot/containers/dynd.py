@@ -261,12 +261,12 @@ class _Reader:
     """A stream over at most `most` bytes of a source, from `at` on."""
 
     def __init__(self, source: Source, at: int, most: int) -> None:
-        self.source, self.at, self.end = source, at, at + most
+        self.source, self.at, self.most, self.end = source, at, most, at + most
 
     def read(self, nbytes: int, /) -> bytes:
         nbytes = min(nbytes, self.source.size - self.at)
         if self.at + nbytes > self.end:
-            raise LimitError("index exceeds Limits.header_nbytes", rule="dynd.limit.header")
+            raise LimitError(f"index of more than {self.most} bytes (Limits.header_nbytes)", rule="dynd.limit.header")
         self.at += nbytes
         return bytes(self.source.read(self.at - nbytes, nbytes))
 

@@ -84,9 +84,9 @@ _FAULTS: dict[int, tuple[type[FormatError], str, str]] = {
     kernel.METADATA_TWICE: (FormatError, "metadata.duplicate", "duplicate __metadata__"),
     kernel.KEY_TWICE: (FormatError, "metadata.duplicate", "duplicate metadata key"),
     kernel.PADDING: (FormatError, "padding.byte", "bytes other than spaces after the JSON object"),
-    kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more tensors than Limits.tensors allows"),
-    kernel.LIMIT_RANK: (LimitError, "limit.rank", "more dimensions than Limits.rank allows"),
-    kernel.LIMIT_NAME: (LimitError, "limit.name", "a name longer than Limits.name_nbytes allows"),
+    kernel.LIMIT_TENSORS: (LimitError, "limit.tensors", "more than {tensors} tensors (Limits.tensors)"),
+    kernel.LIMIT_RANK: (LimitError, "limit.rank", "more than {rank} dimensions (Limits.rank)"),
+    kernel.LIMIT_NAME: (LimitError, "limit.name", "a name of more than {name_nbytes} bytes (Limits.name_nbytes)"),
 }
 
 
@@ -100,6 +100,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     if fault:
         kind, rule, message = _FAULTS[fault]
         name = names[row] if row >= 0 else None
+        message = limits.fill_in(message)
         raise kind(message, rule=f"safetensors.{rule}", offset=8 + position, tensor=name)
     twice = names.first_duplicate()
     if twice is not None:
