@@ -70,6 +70,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "onnx.field": PROTOBUF,
         "onnx.field.twice": "of a field that is there twice, the last one counts",
         "onnx.utf8": PROTOBUF,
+        "onnx.name.duplicate": "names are not compared; what the test makes of the model has the last one",
         "onnx.graph": "a model without a graph has no tensors",
         "onnx.sparse": "sparse tensors are not looked at until they are used",
         "onnx.data.*": "sparse tensors are not looked at until they are used; lists that are not packed",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import test_hdf5_chunks
+import test_onnx
 from figures import seen
 from fuzzing import differential, oracles
 from hdf5_seals import resealed
@@ -60,11 +61,20 @@ def short_attribute() -> bytes:
     return resealed(file.getvalue().replace(b"\x0a\x02\x00\x01", b"\x0c\x02\x00\x01"))
 
 
+def two_of_a_name() -> bytes:
+    return test_onnx.model(*[test_onnx.tensor("w", 1, (0,))] * 2)
+
+
 @pytest.mark.parametrize(
-    ("make", "rule"), [(shared_bytes, "hdf5.data.overlap"), (short_attribute, "hdf5.object.message")]
+    ("format", "make", "rule"),
+    [
+        ("hdf5", shared_bytes, "hdf5.data.overlap"),
+        ("hdf5", short_attribute, "hdf5.object.message"),
+        ("onnx", two_of_a_name, "onnx.name.duplicate"),
+    ],
 )
-def test_a_known_difference_is_on_the_list(make: Callable[[], bytes], rule: str) -> None:
-    assert differential.check(("hdf5", make())) == f"hdf5: we refuse, {rule}"
+def test_a_known_difference_is_on_the_list(format: str, make: Callable[[], bytes], rule: str) -> None:
+    assert differential.check((format, make())) == f"{format}: we refuse, {rule}"
 
 
 @pytest.mark.parametrize(
