@@ -6,6 +6,7 @@ import io
 import random
 import struct
 import warnings
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -486,6 +487,7 @@ def hostile() -> dict[str, tuple[bytes, str]]:
         "a chunk off the grid": (patched(data, chunks + 24 + 8, q("<Q", 3)), "hdf5.chunk.place"),
         "a chunk outside the file": (patched(data, chunks + 24 + 32, q("<Q", 1 << 40)), "hdf5.chunk.span"),
         "two chunks at one place": (patched(data, chunks + 24 + 40 + 8, q("<Q", 0)), "hdf5.chunk.place"),
+        "two entries of one name": (patched(data, data.index(b"z" + bytes(7)), b"a"), "hdf5.name.duplicate"),
     }  # fmt: skip
 
 
@@ -494,6 +496,7 @@ def hostile_latest() -> dict[str, tuple[bytes, str]]:
     heap, tree, fixed, extensible = (data.index(sign) for sign in (b"FRHP", b"BTHD", b"FAHD", b"EAHD"))
     leaf, block, index = (data.index(sign) for sign in (b"BTLF", b"FADB", b"EAIB"))
     chunk_tree = data.index(b"BTHD\0\x0a")
+    limited, unlimited = (data.index(b"\3\1\3\2\4" + kind) + 5 for kind in (b"\3", b"\4"))  # the kind of an index
     return {
         "no heap": (patched(data, heap, b"FRHX"), "hdf5.heap"),
         "a heap of another version": (patched(data, heap + 4, b"\1"), "hdf5.heap"),
@@ -526,6 +529,10 @@ def hostile_latest() -> dict[str, tuple[bytes, str]]:
         "a chunk beyond the shape": (
             patched(data, data.index(b"BTLF\0\x0a") + 14, q("<Q", 1 << 50)), "hdf5.chunk.place",
         ),
+        "pages of 2**64 elements": (patched(data, fixed + 7, b"\x40"), "hdf5.chunk.index"),
+        "an unknown index": (patched(data, limited, b"\x09"), "hdf5.chunk.index"),
+        "no index, and chunks outside": (patched(data, limited, b"\2"), "hdf5.chunk.index"),
+        "no index of an axis without limit": (patched(data, unlimited, b"\2"), "hdf5.chunk.index"),
         "records of chunks of 60 bytes": (patched(data, chunk_tree + 10, q("<H", 60)), "hdf5.chunk.index"),
     }  # fmt: skip
 
@@ -582,6 +589,74 @@ def test_hostile_files_are_refused_by_their_rules() -> None:
         with pytest.raises(tg.TensorglotError) as caught:
             tg.open(data, format="hdf5")
         assert caught.value.rule == rule, case
+
+
+def test_an_object_header_that_continues_in_itself() -> None:
+    data = written(lambda made: made.attrs.update({f"k{i}": "v" * 50 for i in range(6)}))
+    at = data.index(b"\x10\0\x10\0") + 8  # a message of 16 bytes: where the header goes on
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(patched(data, at, struct.pack("<Q", 0x60 + 16)))
+    assert caught.value.rule == "hdf5.object.cycle"
+
+
+@pytest.mark.parametrize("libver", LIBVERS, ids=str)
+def test_nested_groups_are_bounded(libver: Any) -> None:
+    def fill(made: Any) -> None:
+        made["/".join(["g"] * 70 + ["w"])] = np.ones(1)
+
+    with pytest.raises(tg.LimitError) as caught:
+        tg.open(written(fill, libver=libver))
+    assert caught.value.rule == "hdf5.limit.depth"
+
+
+def test_what_is_no_file_of_weights_is_named() -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("other.h5", base())
+    for data, options, rule in ((archive.getvalue(), {}, "hdf5.keras"), (base(), {"strict": True}, "hdf5.strict")):
+        with pytest.raises(tg.TensorglotError) as caught:
+            tg.open(data, format="hdf5", **options)
+        assert caught.value.rule == rule
+
+
+def test_arrays_of_chunks_without_blocks_and_heaps_without_checksums() -> None:
+    """A block that was never written is nowhere; checksums of direct blocks can be switched off."""
+    data, nowhere = latest(), b"\xff" * 8
+    fixed, extensible, heap = (data.index(sign) for sign in (b"FAHD", b"EAHD", b"FRHP"))
+    with tg.open(data) as archive:
+        expected = {name: tensor.numpy() for name, tensor in archive.items()}
+    for at, new, lost in ((fixed + 16, nowhere, "c0"), (extensible + 60, nowhere, "c1"), (heap + 9, b"\0", None)):
+        with tg.open(resealed(patched(data, at, new)), format="hdf5") as archive:
+            same(archive, {**expected, **({} if lost is None else {lost: np.zeros_like(expected[lost])})})
+
+
+@pytest.mark.parametrize("libver", LIBVERS, ids=str)
+def test_types_that_look_like_complex_numbers_or_bool(libver: Any) -> None:
+    def fill(made: Any) -> None:
+        made["other names"] = np.zeros(2, [("x", "<f4"), ("y", "<f4")])
+        made["other sizes"] = np.zeros(2, [("r", "<f4"), ("i", "<f8")])
+        made["integers"] = np.zeros(2, [("r", "<i4"), ("i", "<i4")])
+        made.create_dataset("enum", data=np.zeros(2, "i1"), dtype=needs("h5py").enum_dtype({"A": 0, "B": 1}, "i1"))
+
+    with tg.open(written(fill, libver=libver)) as archive:
+        found = {name: tensor.parts["data"].unknown_dtype for name, tensor in archive.items()}
+    assert found == {
+        "other names": "compound of 8 bytes",
+        "other sizes": "compound of 12 bytes",
+        "integers": "compound of 8 bytes",
+        "enum": "enum of 1 bytes",
+    }
+
+
+@pytest.mark.parametrize("libver", LIBVERS, ids=str)
+def test_texts_that_were_never_written_are_empty(libver: Any) -> None:
+    def fill(made: Any) -> None:
+        low = needs("h5py")
+        text = low.h5t.py_create(low.string_dtype(), logical=True)
+        low.h5a.create(made.id, b"never", text, low.h5s.create_simple((2,)))
+
+    with tg.open(written(fill, libver=libver)) as archive:
+        assert archive.metadata == {"never": ["", ""]}
 
 
 def test_a_dataset_that_is_only_its_fill_value_is_bounded() -> None:
