@@ -305,3 +305,11 @@ def test_round_trip(fields: dict[str, str], rows: int, columns: int, seed: int) 
     found = tg.loads(data, strict=True)
     assert {name: values.tobytes() for name, values in found.items()} == {n: v.tobytes() for n, v in tensors.items()}
     assert tg.dumps(found, format="bson") == data
+
+
+def test_the_shortest_file_is_known_by_its_bytes() -> None:
+    """A document without fields."""
+    with tg.open(b"\5\0\0\0\0") as archive:
+        assert (archive.format, len(archive)) == ("bson@1.1", 0)
+    with pytest.raises(tg.FormatError):
+        tg.open(b"\5\0\0\0")
