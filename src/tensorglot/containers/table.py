@@ -118,7 +118,7 @@ class Container:
     """Our dtype name by the format's code."""
     read: Callable[[Source, ReadOptions], Index]
     write: Callable[[Archive, WriteOptions], Iterator[Chunk]] | None = None
-    edit: Callable[[Archive, Mapping[str, Any] | None], Iterator[Chunk]] | None = None
+    edit: Callable[[Archive, Mapping[str, Any]], Iterator[Chunk]] | None = None
     """Replaces the metadata without rewriting the tensors."""
     revise: Callable[[Archive, Revision], Iterator[Chunk]] | None = None
     """Drops, replaces and adds tensors, copying the stored bytes of the others."""

@@ -23,7 +23,7 @@ from tensorglot.wire import cbor
 __all__ = ["edit_01", "edit_2"]
 
 
-def edit_01(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -> Iterator[Chunk]:
+def edit_01(source: Source, metadata: Mapping[str, Any], limits: Limits) -> Iterator[Chunk]:
     index, begin = v01.index_bytes(source, limits)
     cursor = cbor.Cursor(index, base=begin)
     entries = []
@@ -32,16 +32,14 @@ def edit_01(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) 
         entry = cbor.Cursor(index, pos=first).value()
         if not (entry["name"] == METADATA and isinstance(entry.get("metadata"), dict)):
             entries.append(index[first:end])
-    if metadata is not None:
-        entries.insert(0, bytes(encode_index([metadata_entry(metadata)])[1:]))  # without the head of the array
+    entries.insert(0, bytes(encode_index([metadata_entry(metadata)])[1:]))  # without the head of the array
     new = cbor.head(cbor.ARRAY, len(entries)) + b"".join(entries)
     yield Span(source, 0, begin)
-    if metadata is not None:
-        yield bytes(max(0, ALIGNMENT_01 - begin))
+    yield bytes(max(0, ALIGNMENT_01 - begin))
     yield from end_file(new)
 
 
-def edit_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -> Iterator[Chunk]:
+def edit_2(source: Source, metadata: Mapping[str, Any], limits: Limits) -> Iterator[Chunk]:
     found = v2.manifest_bytes(source, limits)
     if found is None:
         raise UnsupportedError("a data shard has no metadata", rule="ztensor.shard.root")
@@ -53,8 +51,7 @@ def edit_2(source: Source, metadata: Mapping[str, Any] | None, limits: Limits) -
         key, value = cursor.skip(), cursor.skip()
         if manifest[slice(*key)] != cbor.text("attributes"):
             pairs.append((manifest[slice(*key)], manifest[slice(*value)]))
-    if metadata is not None:
-        pairs.append((cbor.text("attributes"), cbor.encode(metadata, ROOT_FORM)))
+    pairs.append((cbor.text("attributes"), cbor.encode(metadata, ROOT_FORM)))
     new = cbor.head(cbor.MAP, len(pairs)) + b"".join(key + value for key, value in sorted(pairs))
     if not at_end:  # the end of a file that was appended to may belong to a tensor
         begin = source.size + -source.size % ALIGNMENT_2
