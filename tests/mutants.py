@@ -168,9 +168,10 @@ def pick(path: Path, count: int, r: random.Random) -> list[Mutant]:
         parent, name, position, node = place
         changed = ast.copy_location(list(changes(node))[at], node)
         what = f"{_first_line(node)}  →  {_first_line(changed)}"
-        if f"{module}: {what}" not in EQUIVALENT:
+        line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+        said = f"{module}: {what}"
+        if not {said, f"{said}  in  {text.splitlines()[line - 1].strip()}"} & EQUIVALENT.keys():
             _put(parent, name, position, changed)
-            line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
             end = line if isinstance(node, ast.If) else end
             found.append(Mutant(module, line, end, what, ast.unparse(ast.fix_missing_locations(tree))))
             _put(parent, name, position, node)

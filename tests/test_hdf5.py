@@ -8,6 +8,7 @@ import struct
 import warnings
 import zipfile
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import pytest
 import tensorglot as tg
 from hdf5_seals import resealed
 from peers import needs
+from tensorglot.containers.hdf5.objects import Objects
+from tensorglot.io.local import BufferSource
 
 CORPUS = Path(__file__).parent / "corpus" / "hdf5"
 KINDS = [
@@ -671,6 +674,15 @@ def test_limits() -> None:
     for limits in (tg.Limits(tensors=1), tg.Limits(header_nbytes=500), tg.Limits(name_nbytes=0), tg.Limits(rank=1)):
         with pytest.raises(tg.LimitError):
             tg.open(data, limits=limits)
+
+
+def test_the_structure_is_charged_with_each_read() -> None:
+    """Its bytes and 16 more, up to the limit."""
+    for most, allowed in ((2 * (40 + 16), True), (2 * (40 + 16) - 1, False)):
+        objects = Objects(BufferSource(bytes(100)), 0, 100, most, 0)
+        objects.read(0, 40)
+        with nullcontext() if allowed else pytest.raises(tg.LimitError, match="header_nbytes"):
+            objects.read(60, 40)
 
 
 def test_mutants_raise_only_our_errors() -> None:
