@@ -38,7 +38,9 @@ EQUIVALENT: dict[str, str] = {
     ),
     "wire/zstd.py: len(frames) > 1  →  len(frames) >= 1": "a small frame by itself is decoded at once: the same bytes",
     "model/slicing.py: 8  →  9": "how far gaps are read over, in how much memory: the same values",
-    "kernels/planes.py: 16  →  17  in  _BLOCK_NBYTES = cython.declare(cython.int, 16 << 10)": "how many bytes are in a block of the loop: the same planes",
+    "kernels/planes.py: 16  →  17  in  _BLOCK_NBYTES = cython.declare(cython.int, 16 << 10)": (
+        "how many bytes are in a block of the loop: the same planes"
+    ),
     "io/sink.py: self._fd >= 0  →  self._fd > 0": "the directory is opened before the file, which is never 0",
     "store/packs.py: len(self._groups) > 1  →  len(self._groups) >= 1": "a group larger than the cache is read again",
     "wire/bson_template.py: if len(target) < _LARGE_NBYTES or not hasattr(mmap, 'MADV_HUGEPAGE'):  →  if True:": (
@@ -48,5 +50,5 @@ EQUIVALENT: dict[str, str] = {
         "a smaller window than the frame asks for, where its size is known: the same bytes"
     ),
 }
-"""`module: line  →  changed line`, as the campaign prints it, and why; `  in  ` and the text of the source line behind it
-where the same change of another line is no equivalent."""
+"""`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
+equivalent, `  in  ` and the text of the source line follow."""
