@@ -74,17 +74,18 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return made, key
 
 
-@pytest.mark.parametrize(
-    "options", ["none", "root_certificate", "root_certificate as text", "allow_invalid_certificates"]
-)
+CLIENTS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "none": lambda certificate: {},
+    "root_certificate": lambda certificate: {"root_certificate": certificate.read_bytes()},
+    "root_certificate as text": lambda certificate: {"root_certificate": certificate.read_text()},
+    "allow_invalid_certificates": lambda certificate: {"allow_invalid_certificates": True},
+}
+
+
+@pytest.mark.parametrize("options", CLIENTS)
 def test_a_certificate_must_be_known_or_allowed(certificate: tuple[Path, Path], options: str) -> None:
     needs("obstore")
-    given: dict[str, Any] = {
-        "none": {},
-        "root_certificate": {"root_certificate": certificate[0].read_bytes()},
-        "root_certificate as text": {"root_certificate": certificate[0].read_text()},
-        "allow_invalid_certificates": {"allow_invalid_certificates": True},
-    }[options]
+    given = CLIENTS[options](certificate[0])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     with serve("localhost", context) as site:
