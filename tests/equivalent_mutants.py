@@ -49,6 +49,18 @@ EQUIVALENT: dict[str, str] = {
     "wire/zstd.py: if frame.nbytes is None and frame.window_at is not None:  →  if True:": (
         "a smaller window than the frame asks for, where its size is known: the same bytes"
     ),
+    "wire/checksums.py: None if package is None else PathFinder.find_spec('_crc32c', package.submodule_search_loca"
+    "  →  None if True else PathFinder.find_spec('_crc32c', package.submodule_search_locations)": (
+        "imports the whole package: the same function"
+    ),
+    "wire/zstd.py: None if _context_nbytes(level) > FRAME_NBYTES else (level, checksum, compressor)"
+    "  →  None if False else (level, checksum, compressor)": "keeps a large compressor for the next call: the same bytes",
+    "dynd/codec/encode.py: _Writer(value).run(None) if flat is None else len(flat)"
+    "  →  _Writer(value).run(None) if True else len(flat)": "counts the bytes of a flat value one by one: the same number",
+    "containers/ztensor/write01.py: "
+    "if not options.compression.choices and (not options.checksum.exceptions) and (not archive.  →  if False:": (
+        "writes tensors one by one: the same file"
+    ),
 }
 """`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
 equivalent, `  in  ` and the text of the source line follow."""
