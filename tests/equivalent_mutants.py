@@ -54,9 +54,9 @@ EQUIVALENT: dict[str, str] = {
         "imports the whole package: the same function"
     ),
     "wire/zstd.py: None if _context_nbytes(level) > FRAME_NBYTES else (level, checksum, compressor)"
-    "  →  None if False else (level, checksum, compressor)": "keeps a large compressor for the next call: the same bytes",
+    "  →  None if False else (level, checksum, compressor)": "keeps a large compressor, too: the same bytes",
     "dynd/codec/encode.py: _Writer(value).run(None) if flat is None else len(flat)"
-    "  →  _Writer(value).run(None) if True else len(flat)": "counts the bytes of a flat value one by one: the same number",
+    "  →  _Writer(value).run(None) if True else len(flat)": "counts the bytes one by one: the same number",
     "containers/ztensor/write01.py: "
     "if not options.compression.choices and (not options.checksum.exceptions) and (not archive.  →  if False:": (
         "writes tensors one by one: the same file"
