@@ -95,6 +95,13 @@ def counts(blocks: int, records: int, bases: int) -> Attack:
     return with_bytes(lambda data: index_of(data, struct.pack("<III", blocks, records, bases) + bytes(64)))
 
 
+def block_of_no_record(data: bytes) -> bytes:
+    at = struct.unpack("<Q", data[-56:-48])[0]
+    index = bytearray(data[at:-56])
+    struct.pack_into("<I", index, 12 + 32 * struct.unpack_from("<I", index)[0], 99)  # behind the digests
+    return index_of(data, bytes(index))
+
+
 def set_record(number: int = 0, **fields: Any) -> Attack:
     return with_pack(lambda pack: [setattr(pack.records[number], name, value) for name, value in fields.items()])
 
@@ -181,6 +188,7 @@ PACKS: dict[str, Attack] = {
     "a base outside the table": with_pack(lambda pack: (setattr(pack, "bases", 0), orphan(pack))),
     "a delta from itself": set_record(base=blake3(DATA).digest(), depth=1, encoding=int(Encoding.SPARSE_XOR)),
     "depth 255": set_record(base=bytes(32), depth=255, encoding=int(Encoding.SPARSE_XOR)),
+    "a block of no record": with_bytes(block_of_no_record),
     "a block outside its record": with_pack(
         lambda pack: setattr(pack.records[0], "blocks", [(blake3(DATA).digest(), 20, 24)])
     ),
@@ -307,6 +315,12 @@ def array(type: str, data: Any = DATA, size: int | None = None) -> Attack:
     return lambda root: publish(root, DATA, array_node(type, data, size))
 
 
+def many_short(root: Path) -> None:
+    """Arrays that are read together, and are shorter than they say."""
+    nodes = [array_node(f"{7 + i} * int32", DATA, 4 * (7 + i)) for i in range(10)]
+    publish(root, DATA, *nodes, manifest=leaf({f"w{i}": link(node) for i, node in enumerate(nodes)}))
+
+
 def commit(**fields: Any) -> Attack:
     return lambda root: publish(root, DATA, ARRAY, **fields)
 
@@ -340,6 +354,7 @@ def long_history(root: Path) -> None:
 
 
 NODES: dict[str, Attack] = {
+    "ten arrays that are too short": many_short,
     "a size that lies": array("6 * int32", DATA, 28),
     "a size of 2^62": array("var * uint8", DATA, 1 << 62),
     "a size of 2^63": array("var * uint8", DATA, 1 << 63),
@@ -567,7 +582,7 @@ FOUND: dict[str, str] = {
     "pack.record": "a record outside|a record that wraps|a record over the magic|a record over the index|"
     "a record of more than a chunk|a record of more bytes than a chunk|a delta without a base, of depth 3|"
     "a base of depth 0|a base outside the table|depth 255",
-    "pack.block": "a block outside its record|a block that is larger than its record",
+    "pack.block": "a block of no record|a block outside its record|a block that is larger than its record",
     "store.encoding": "an unknown encoding|a constant of no bytes|a small chunk as a megabyte",
     "store.chain": "a delta without a base",
     "store.chain.base": "a base without a delta|a base that is not there|a delta from itself|deltas in a circle|"
