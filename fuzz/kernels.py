@@ -181,8 +181,8 @@ ENTRIES: dict[str, Entry] = {
         "bson_walk", bson.corpus, lambda kernel, data: kernel.count(data, 0, len(data)),
         lambda result, data: all(_in(abs(number), data) for number in result if isinstance(number, int)),
     ),
-    "bson vectors": Entry("bson_walk", bson.corpus, _walk("vectors", 7), lambda result, data: bool(result)),
-    "bson arrays": Entry("bson_walk", bson.corpus, _walk("arrays"), lambda result, data: bool(result)),
+    "bson vectors": Entry("bson_walk", bson.corpus, _walk("find_all", 7, False), lambda result, data: bool(result)),
+    "bson arrays": Entry("bson_walk", bson.corpus, _walk("find_all", 7, True), lambda result, data: bool(result)),
     "utf8": Entry(
         "utf8", _texts, lambda kernel, data: kernel.first_invalid(data, 0, len(data)),
         lambda result, data: result == _utf8(data),

@@ -82,7 +82,9 @@ class TestRead:
     def test_load(self, opened: Any, tmp_path: Path) -> None:
         opened(DUMP).close()
         path = next(tmp_path.iterdir())
-        for name, values in tg.load(path).items():
+        loaded = tg.load(path)
+        assert set(loaded) == set(TENSORS)
+        for name, values in loaded.items():
             assert np.array_equal(values, TENSORS[name])
 
     def test_rows_far_apart(self, opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:

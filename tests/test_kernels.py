@@ -136,12 +136,10 @@ def bson_walk_calls() -> Iterator[Call]:
                 np.ones(3, np.uint8), *np.ones((2, 3), np.int64), np.zeros(len(path), np.int64),
             )  # fmt: skip
         for room, depth in ((100, 50), (2, 50), (100, 2)):
-            yield "vectors", lambda data=data, size=size, room=room, depth=depth: (
-                data, 0, size, *np.zeros((3, depth), np.int64), {}, 60, 7, *np.zeros((4, room), np.int64),
-            )  # fmt: skip
-            yield "arrays", lambda data=data, size=size, room=room, depth=depth: (
-                data, 0, size, *np.zeros((3, depth), np.int64), {}, 60, *np.zeros((4, room), np.int64),
-            )  # fmt: skip
+            for arrays in (False, True):
+                yield "find_all", lambda data=data, size=size, room=room, depth=depth, arrays=arrays: (
+                    data, 0, size, *np.zeros((3, depth), np.int64), {}, 60, 7, arrays, *np.zeros((4, room), np.int64),
+                )  # fmt: skip
         for room in (1, 8):
             yield "numbers", lambda data=data, size=size, room=room: (
                 data, 0, size, np.zeros(room, np.uint8), np.zeros(8 * room, np.uint8),

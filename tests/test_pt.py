@@ -305,6 +305,7 @@ class TestPartsOfTorch:
     @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
     def test_values(self, file: Path) -> None:
         with tg.open(file) as archive:
+            assert len(archive) == 8
             for name in archive:
                 tensor = archive[name]
                 if tensor.layout.startswith("zt.sparse"):

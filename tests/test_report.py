@@ -27,6 +27,7 @@ from bounds import MB, allocated_nbytes
 from command_line import run
 from tensorglot import report
 from tensorglot.model.dtypes import TABLE
+from tensorglot.model.layouts import LAYOUTS
 from tensorglot.report.data import QUANTILES, card, cells_for
 from tensorglot.report.grid import Grid, GridShape, encode_plane
 from terminals import environment
@@ -307,7 +308,7 @@ def test_a_distributed_checkpoint_has_the_boxes_of_its_files(tmp_path: Path, the
     for number, file in enumerate(page["files"]):
         spans = sorted(zip(*page["spans"], strict=True))
         held = [(begin, end) for begin, end, _, at in spans if at == number]
-        assert held[0][0] >= 0
+        assert 0 <= held[0][0] < held[0][1]
         assert held[-1][1] <= file["nbytes"]
         assert all(end <= begin for (_, end), (begin, _) in pairwise(held))
 
@@ -388,11 +389,14 @@ def test_cells_are_fewer_where_tensors_are_many(tensors: int, cells: int) -> Non
 
 def test_every_layout_has_a_card(tmp_path: Path) -> None:
     corpus = Path(__file__).parent / "corpus" / "ztensor-2"
+    layouts = set()
     for path in sorted(corpus.glob("*.zt")):
         found = written(tmp_path / "page.html", path)
         with tg.open(path) as archive:
             for name, made in zip(found["page"]["one"]["names"], found["cards"], strict=True):
                 assert [part["name"] for part in made["parts"]] == list(archive[name].parts)
+                layouts.add(archive[name].layout)
+    assert layouts == {"dense", *LAYOUTS} - {"nested"}
 
 
 # The commands

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.bridges.arrow_extensions import without_extension
 from tensorglot.extras import library
 from tensorglot.model.types.temporal import DIGITS_MAX
@@ -80,7 +81,7 @@ def _views(array: Any) -> Any:
     pa = library("pyarrow", "arrow")
     starts = np.asarray(array.offsets).astype(np.int64)
     sizes = np.where(valid_rows(array), np.asarray(array.sizes), 0).astype(np.int64)
-    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    edges = prefix_sums(sizes)
     positions = np.arange(int(edges[-1])) + np.repeat(starts - edges[:-1], sizes)
     values = as_plain(array.values).take(pa.array(positions))
     return pa.LargeListArray.from_arrays(pa.array(edges), values, mask=_mask(array))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.bson.coerce import is_vector
 from tensorglot.bson.vector import encode
 from tensorglot.errors import FormatError, InputError, escape
@@ -147,7 +148,7 @@ class ValueColumn:
 
 def _join(kinds: NDArray[np.uint8], values: Sequence[bytes]) -> ValueColumn:
     sizes = np.fromiter(map(len, values), np.int64, len(values))
-    return ValueColumn(kinds, np.concatenate(([0], np.cumsum(sizes))), b"".join(values))
+    return ValueColumn(kinds, prefix_sums(sizes), b"".join(values))
 
 
 def gather(data: memoryview, column: wire.Column) -> ValueColumn:
@@ -188,7 +189,7 @@ def from_plain(values: NDArray[Any], kind: int, there: NDArray[np.bool_] | None 
     if there is not None and not there.all():
         values, kinds, sizes = values[there], kinds * there, sizes * there
     data = values.astype(dtype, copy=False).tobytes()
-    return ValueColumn(kinds, np.concatenate(([0], np.cumsum(sizes))), data)
+    return ValueColumn(kinds, prefix_sums(sizes), data)
 
 
 def encode_by_pymongo(value: Any) -> Raw:

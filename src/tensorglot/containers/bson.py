@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.containers.canonical import check_canonical
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions, unsupported_dtype
 from tensorglot.dynd.schema import check_void
@@ -194,7 +195,7 @@ def _index(found: Fields, inflated: memoryview | None) -> Index:
     troubled = np.zeros(len(found.names), np.bool_)
     troubled[list(found.troubles)] = True
     counts = np.diff(found.offsets)
-    dim_offsets = np.concatenate(([0], np.cumsum(np.where(troubled, 1, 2))))
+    dim_offsets = prefix_sums(np.where(troubled, 1, 2))
     dims = np.empty(int(dim_offsets[-1]), np.int64)
     dims[dim_offsets[:-1]] = np.where(troubled, counts, found.documents)
     dims[dim_offsets[1:][~troubled] - 1] = elements[~troubled]

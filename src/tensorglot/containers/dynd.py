@@ -31,7 +31,7 @@ from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOp
 from tensorglot.dynd.codec.decode import decode, skip
 from tensorglot.dynd.codec.encode import measure, type_header, varint
 from tensorglot.dynd.codec.inputs import Stream
-from tensorglot.dynd.schema import Node, check_readable, plan_of
+from tensorglot.dynd.schema import Node, check_readable, fixed_nbytes, parse_data_type
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError
@@ -42,9 +42,9 @@ from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.model.subbyte import UnpackedSubByte
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
-from tensorglot.model.types.algebra import Struct, dense, dense_parts, symbolic
+from tensorglot.model.types.algebra import Struct, dense, dense_parts
 from tensorglot.model.types.base import Type, quote
-from tensorglot.model.types.text import parse, parse_canonical, text_of
+from tensorglot.model.types.text import parse, text_of
 
 __all__ = ["CONTAINER", "index_of"]
 
@@ -140,15 +140,12 @@ def _header(source: Source, options: ReadOptions) -> tuple[Type, int]:
 
 
 def _data_type(text: str, limits: Limits, at: int) -> Type:
-    """Parses the canonical text of a type that can have data."""
+    """Parses the text of a type at a byte of the file."""
     try:
-        type = parse_canonical(text, limits)
+        return parse_data_type(text, limits)
     except FormatError as error:
         error.offset = at
         raise
-    if symbolic(type):
-        raise FormatError(f"symbolic type {text:.60} cannot have data", rule="dynd.symbolic", offset=at)
-    return type
 
 
 def _length(source: Source, begin: int) -> tuple[int, int]:
@@ -204,7 +201,7 @@ def _texts(value: Value, node: Node) -> list[str]:
 def _types(texts: list[str], nbytes: list[int], limits: Limits, begin: int) -> list[Type]:
     """Parses the types of tensors, and checks the sizes of fixed-size ones."""
     known = {text: _data_type(text, limits, begin) for text in dict.fromkeys(texts)}
-    sizes = {text: _fixed_nbytes(type) for text, type in known.items()}
+    sizes = {text: fixed_nbytes(type) for text, type in known.items()}
     for text, size in zip(texts, nbytes, strict=True):
         if sizes[text] not in (None, size):
             raise FormatError(
@@ -213,14 +210,6 @@ def _types(texts: list[str], nbytes: list[int], limits: Limits, begin: int) -> l
                 offset=begin,
             )
     return [known[text] for text in texts]
-
-
-def _fixed_nbytes(type: Type) -> int | None:
-    """Returns the serialized size if all values of the type have the same, else None."""
-    block = dense_parts(type)
-    if block is None:
-        return plan_of(type).root.nbytes
-    return max(1, block[0].bits // 8) * math.prod(block[1])
 
 
 def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
@@ -238,7 +227,7 @@ def _spans(source: Source, types: list[Type], begin: int, options: ReadOptions) 
     """Returns the span of each value. The last one ends the file."""
     spans = []
     for i, type in enumerate(types):
-        nbytes = _fixed_nbytes(type)
+        nbytes = fixed_nbytes(type)
         if nbytes is not None:
             end = begin + nbytes
         elif i == len(types) - 1:
@@ -372,7 +361,7 @@ def _table_head(archive: Archive, plain: list[bool], names: list[str], types: li
 
 def _value_nbytes(tensor: Tensor) -> int:
     """Returns the serialized size of any tensor."""
-    nbytes = _fixed_nbytes(tensor.type)
+    nbytes = fixed_nbytes(tensor.type)
     if nbytes is not None:
         return nbytes
     return tensor.parts[SERIALIZED].nbytes if SERIALIZED in tensor.parts else measure(from_tensor(tensor))

@@ -21,14 +21,14 @@ import numpy as np
 from tensorglot.dynd.codec.encode import encode, varint
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.python_atoms import array_to_atoms
-from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.schema import Kind, Node, parse_data_type
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
-from tensorglot.model.types.text import parse_canonical, text_of
+from tensorglot.model.types.text import text_of
 from tensorglot.wire import cbor
 from tensorglot.wire.cid import CID, LINK_HEAD, data_bytes, decode_node, encode_node
 
@@ -211,7 +211,7 @@ def _several_dims(order: int, shape: Any, inner: Any, limits: Limits) -> tuple[T
 def _dynd(text: Any, raw: Any, limits: Limits) -> tuple[Type, list[bytes]]:
     if not isinstance(text, str) or not isinstance(raw, bytes):
         raise _refuse("the dynd tag must be around the text of a type and a byte string", "array")
-    type = _data_type(text, limits)
+    type = parse_data_type(text, limits)
     if is_native(type):
         raise _refuse(f"{text:.60} is native to CBOR: the dynd tag must not be used for it", "native")
     return type, [raw]
@@ -243,12 +243,4 @@ def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -
         data = data_bytes(data, fetch, size)
     if not isinstance(data, bytes | memoryview) or len(data) != size:
         raise _refuse(f"the node says {size} bytes of data, but has another number", "node")
-    return _data_type(text, limits), data
-
-
-def _data_type(text: str, limits: Limits) -> Type:
-    """The type of a canonical text that can have data."""
-    type = parse_canonical(text, limits)
-    if ty.symbolic(type):
-        raise FormatError(f"{text:.60} is symbolic: no value has this type", rule="dynd.symbolic")
-    return type
+    return parse_data_type(text, limits), data

@@ -18,14 +18,26 @@ from enum import IntEnum
 from functools import lru_cache
 
 from tensorglot.dynd.atoms import ATOM_TYPES, BYTE, Atom, atom_of
-from tensorglot.errors import InputError, LimitError, UnsupportedError
+from tensorglot.errors import FormatError, InputError, LimitError, UnsupportedError, escape
 from tensorglot.kernels import varints as kernel
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type, quote
 from tensorglot.model.types.temporal import Date, Unit
+from tensorglot.model.types.text import parse_canonical
 
-__all__ = ["HUGE", "Kind", "Node", "Plan", "check_readable", "check_shape", "plan_of", "void_error"]
+__all__ = [
+    "HUGE",
+    "Kind",
+    "Node",
+    "Plan",
+    "check_readable",
+    "check_shape",
+    "fixed_nbytes",
+    "parse_data_type",
+    "plan_of",
+    "void_error",
+]
 
 HUGE = 1 << 62
 """Sizes saturate here, to stay within 64 bits."""
@@ -143,6 +155,22 @@ def plan_of(type: Type) -> Plan:
     if ty.symbolic(type):
         raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
     return _number_nodes(type, ty.fold(type, _node, _inside))
+
+
+def parse_data_type(text: str, limits: Limits = DEFAULT) -> Type:
+    """The type of a value that follows in a file: the canonical text of one that is not symbolic."""
+    type = parse_canonical(text, limits)
+    if ty.symbolic(type):
+        raise FormatError(f"{escape(text, longest=60)} is symbolic: no value has this type", rule="dynd.symbolic")
+    return type
+
+
+def fixed_nbytes(type: Type) -> int | None:
+    """The serialized size of a value, if all values of the type have the same; elements have a byte or more."""
+    block = ty.dense_parts(type)
+    if block is None:
+        return plan_of(type).root.nbytes
+    return max(1, block[0].bits // 8) * math.prod(block[1])
 
 
 def _inside(type: Type) -> tuple[Type, ...]:

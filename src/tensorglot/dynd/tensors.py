@@ -28,9 +28,9 @@ from tensorglot.dynd.link_columns import connect
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError
-from tensorglot.memory import cut
-from tensorglot.model.dtypes import BY_NAME, DType, pack, unpack
-from tensorglot.model.payload import PIECE_NBYTES, LinkedSource, Memory, Span, as_bytes, buffers
+from tensorglot.model.dtypes import BY_NAME, DType, pack
+from tensorglot.model.payload import LinkedSource, Memory, Span, as_bytes, buffers
+from tensorglot.model.subbyte import unpack_pieces
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor, check_bool
 from tensorglot.model.types.algebra import dense_parts
 
@@ -152,7 +152,7 @@ def tensor_pieces(tensor: Tensor) -> Iterator[memoryview]:
     part = tensor.parts["data"]
     if part.dtype is not None and part.dtype.packed:
         tensor.verify()
-        yield from _unpack_pieces(part, part.dtype)
+        yield from map(as_bytes, unpack_pieces(part.payload, part.dtype, math.prod(part.shape)))
     elif part.big_endian:
         yield from map(as_bytes, part.swapped_chunks())
     else:
@@ -166,12 +166,6 @@ def _plain_pieces(part: Part) -> Iterator[memoryview]:
     for chunk in part.payload.chunks():
         shared = chunk.view() if isinstance(chunk, Span) else None
         yield from map(as_bytes, buffers([chunk] if shared is None else [shared]))
-
-
-def _unpack_pieces(part: Part, row: DType) -> Iterator[memoryview]:
-    for at, here in cut(math.prod(part.shape), PIECE_NBYTES):
-        packed = part.payload.read(at * row.bits // 8, row.nbytes(here))
-        yield as_bytes(unpack(np.frombuffer(packed, np.uint8), here, row))
 
 
 def tensor_nbytes(tensor: Tensor) -> int:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.dynd.schema import HUGE, Kind, Node, Plan
 
 __all__ = ["Column", "Lists", "Positions", "Value", "child_need", "inside", "lists_of", "lists_of_sizes", "take"]
@@ -108,9 +109,7 @@ def lists_of(offsets: Positions) -> Lists:
 
 def lists_of_sizes(sizes: Iterable[int], count: int) -> Lists:
     """Lists one after the other, from the first element on."""
-    offsets = np.zeros(count + 1, np.int64)
-    np.cumsum(np.fromiter(sizes, np.int64, count), out=offsets[1:])
-    return lists_of(offsets)
+    return lists_of(prefix_sums(np.fromiter(sizes, np.int64, count)))
 
 
 def inside(root: Node) -> list[Node]:

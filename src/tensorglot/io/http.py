@@ -29,12 +29,11 @@ from tensorglot.errors import RemoteError
 from tensorglot.io.storage_options import StorageOptions
 from tensorglot.io.urls import split_user
 
-__all__ = ["Answer", "locate", "request"]
+__all__ = ["Answer", "locate", "request", "status_error"]
 
 _REDIRECTS = 10
 _READ_NBYTES = 64 << 10
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
-_CREDENTIALS = "check the credentials (storage_options, the URL, or the environment)"
 _EMPTY = 416
 """The status for any range of an empty object."""
 
@@ -112,7 +111,7 @@ def request(
             answer = _request_once(method, url, headers, options, name, data, most)
             if answer.status < 400 or answer.status == _EMPTY:
                 return answer
-            error: Exception = _refusal(answer.status, name)
+            error: Exception = status_error(answer.status, name)
             passing = answer.status == 429 or answer.status >= 500
         except RemoteError as failed:
             error, passing = failed, True
@@ -241,11 +240,16 @@ def _tls(options: StorageOptions) -> ssl.SSLContext:
     return context
 
 
-def _refusal(status: int, name: str) -> Exception:
+def status_error(status: int, name: str) -> Exception:
+    """The error for a status of 400 or more."""
     if status in (404, 410):
         return FileNotFoundError(2, "no such object", name)
     if status in (401, 403):
-        hint = "the file does not exist, or needs a token (set HF_TOKEN)"
-        return PermissionError(13, f"access denied: {hint if name.startswith('hf://') else _CREDENTIALS}", name)
+        hint = "check the credentials (storage_options, or the environment's AWS_*, GOOGLE_*, AZURE_*)"
+        if name.startswith("http"):
+            hint = "check the credentials (storage_options, or the URL)"
+        elif name.startswith("hf://"):
+            hint = "the file does not exist, or needs a token (set HF_TOKEN)"
+        return PermissionError(13, f"access denied: {hint}", name)
     text = f"the server answered HTTP {status} {http.client.responses.get(status, '')}".rstrip()
     return RemoteError(text, rule=f"remote.http.{status}", path=name)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 from tensorglot.errors import InputError, RemoteError, TensorglotError, UnsupportedError, escape
 from tensorglot.extras import library
 from tensorglot.io.aws_profile import from_profile
-from tensorglot.io.http import Answer, locate
+from tensorglot.io.http import Answer, locate, status_error
 from tensorglot.io.hub import hub_url, token
 from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
 from tensorglot.io.urls import BUCKETS, shown, split_bucket, split_user
@@ -37,9 +37,18 @@ _ENDPOINTS = {
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
 _KINDS = {"s3": "S3Store", "gs": "GCSStore", "az": "AzureStore"}
-_STATUS = re.compile(r"status code: (\d{3})([A-Za-z -]*)")
-_TIMEOUT = re.compile(r"kind: Timeout|TimedOut")
-_CONNECT = re.compile(r"kind: (Connect|Interrupted)|ConnectionRe|BrokenPipe|IncompleteMessage")
+_STATUS = re.compile(r"status code: (\d{3})")
+_FAILURES = (
+    (r"kind: Timeout|TimedOut", "remote.timeout", "the server did not answer in time"),
+    (r"redirect", "remote.redirect", "too many redirects"),
+    (
+        r"kind: (Connect|Interrupted)|ConnectionRe|BrokenPipe|IncompleteMessage",
+        "remote.connect",
+        "cannot connect to the server, or the connection broke",
+    ),
+    (r"", "remote.answer", "the server's answer is invalid or incomplete"),
+)
+"""What obstore's text has in it, and the rule and the message of our error."""
 
 T = TypeVar("T")
 _first_used_by = 0
@@ -139,25 +148,12 @@ def _client(url: str, options: StorageOptions) -> Any:
     environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith(_ENVIRONMENT)))
     if url.startswith("s3://"):
         options = StorageOptions({**from_profile(options), **options})
-    return _make_client(url, _ByKey(options), environment)
-
-
-class _ByKey:
-    """Options as a key of a cache."""
-
-    def __init__(self, options: StorageOptions) -> None:
-        self.options = options
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByKey) and self.options.key == other.options.key
-
-    def __hash__(self) -> int:
-        return hash(self.options.key)
+    return _make_client(url, options, environment)
 
 
 @lru_cache(_CLIENTS)
-def _make_client(url: str, kept: _ByKey, environment: object) -> Any:
-    store, options = library("obstore.store", "remote"), kept.options
+def _make_client(url: str, options: StorageOptions, environment: object) -> Any:
+    store = library("obstore.store", "remote")
     scheme, rest = url.split("://", 1)
     client, config = options.client, options.config
     if scheme == "s3":
@@ -206,15 +202,11 @@ def _translate(error: Exception, url: str) -> Exception:
     status = _STATUS.search(text)
     code = 0 if status is None else int(status[1])
     if isinstance(error, FileNotFoundError) or code == 404:  # a bucket that is listed, too
-        return FileNotFoundError(2, "no such object", url)
+        return status_error(404, url)
     if kind in ("PreconditionError", "AlreadyExistsError", "NotModifiedError"):
         return PreconditionFailed(url)
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or code in (401, 403):
-        return PermissionError(
-            13,
-            "access denied: check the credentials (storage_options, or the environment's AWS_*, GOOGLE_*, AZURE_*)",
-            url,
-        )
+        return status_error(403, url)
     if kind == "InvalidPathError":
         return InputError("not a valid key of an object", rule="url.syntax", path=url)
     if kind == "UnknownConfigurationKeyError":
@@ -228,17 +220,7 @@ def _translate(error: Exception, url: str) -> Exception:
         )
     if type(error).__module__.partition(".")[0] != "obstore" and not isinstance(error, (OSError, ValueError)):
         return error
-    rule, message = _describe(text, status)
+    if code:
+        return status_error(code, url)
+    rule, message = next(found[1:] for found in _FAILURES if re.search(found[0], text))
     return RemoteError(message, rule=rule, path=url)
-
-
-def _describe(text: str, status: re.Match[str] | None) -> tuple[str, str]:
-    if status is not None:
-        return f"remote.http.{status[1]}", f"the server answered HTTP {status[1]}{status[2].rstrip()}"
-    if _TIMEOUT.search(text):
-        return "remote.timeout", "the server did not answer in time"
-    if "redirect" in text:
-        return "remote.redirect", "too many redirects"
-    if _CONNECT.search(text):
-        return "remote.connect", "cannot connect to the server, or the connection broke"
-    return "remote.answer", "the server's answer is invalid or incomplete"

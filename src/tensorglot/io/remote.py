@@ -176,22 +176,18 @@ class RemoteSource(BaseSource):
                 out = out[: done + self._copy_kept_end(offset + done, out[done:])]
                 begin, end = offset + done, offset + len(out)
                 coming = next((window for window in self._coming if window.begin <= begin < window.stop), None)
-                if coming is None:
-                    wanted = self._window(begin, end, ahead, header=header)
-                    if wanted is None:
-                        break
-                    coming = wanted
-                    self._coming.append(coming)
-                    mine = True
-                else:
-                    mine = False
-            if mine:
-                self._fill(coming)
-                piece = coming.data[begin - coming.begin : end - coming.begin]
+                mine = None if coming is not None else self._window(begin, end, ahead, header=header)
+                if mine is not None:
+                    self._coming.append(mine)
+            if mine is not None:
+                self._fill(mine)
+                piece = mine.data[begin - mine.begin : end - mine.begin]
                 out[done : done + len(piece)] = piece
                 done += len(piece)
-            else:
+            elif coming is not None:
                 coming.arrived.wait()
+            else:
+                break
         self._fetch_pieces(begin, out[done:])
 
     def _window(self, begin: int, end: int, ahead: int, *, header: bool) -> _Window | None:

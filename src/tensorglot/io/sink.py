@@ -192,21 +192,16 @@ class AtomicFile:
 
     def _copy(self, span: Stored) -> Iterator[memoryview]:
         """Copies a span as far as the operating system can, and gives the bytes of the rest."""
-        begin = span.begin
+        done = span.begin
         if isinstance(span.source, FileSource):
-            begin = self._copy_range(span.source, begin, span.end)
-        return read_pieces(span, begin)
-
-    def _copy_range(self, source: FileSource, begin: int, end: int) -> int:
-        """Copies by copy_file_range; returns the end of what was copied."""
-        try:
-            done = copy_range(source, begin, end, self._fd, self._position)
-        except OSError as error:
-            if error.errno in _FULL:  # any other may be a fault of the source
-                error.filename = str(self._target)
-            raise
-        self._position += done - begin
-        return done
+            try:
+                done = copy_range(span.source, span.begin, span.end, self._fd, self._position)
+            except OSError as error:
+                if error.errno in _FULL:  # any other may be a fault of the source
+                    error.filename = str(self._target)
+                raise
+        self._position += done - span.begin
+        return read_pieces(span, done)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -259,12 +254,10 @@ class AtomicFile:
 
     def _write_again(self) -> None:
         """Copies the unnamed file to a named one."""
-        unnamed, end = FileSource(self._fd), self._position
-        self._fd, self._position = -1, 0
+        unnamed = FileSource(self._fd)
+        self._fd = -1
         self._create_named()
-        self._copy_range(unnamed, 0, end)
-        while self._position < end:
-            self._write_buffer(unnamed.read(self._position, min(COPY_NBYTES, end - self._position)))
+        copy_at(unnamed, 0, self._position, self._fd, 0)
 
     def _take_over(self, old: os.stat_result) -> None:
         """Owner, group and mode of the old file. Where they cannot be kept, nobody gets more rights than before."""

@@ -1,4 +1,4 @@
-"""Walks BSON: hops over documents, finds one field by its path, finds every vector, copies numbers.
+"""Walks BSON: hops over documents, finds one field by its path or every vector, copies numbers.
 
 Nothing that is skipped is built or looked into: a value is stepped over by its
 length, after that length was checked against the document that holds it. Positions
@@ -306,7 +306,7 @@ def find(
     return OK, walk.at, rows
 
 
-def vectors(
+def find_all(
     data: cython.const[cython.uchar][::1],
     begin: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
@@ -316,20 +316,23 @@ def vectors(
     paths: dict[bytes, int],
     budget: cython.longlong,
     first: cython.longlong,
+    arrays: cython.bint,
     documents: cython.longlong[::1],
     fields: cython.longlong[::1],
     begins: cython.longlong[::1],
     ends: cython.longlong[::1],
 ) -> tuple[Any, ...]:
-    """Every vector in the documents from `begin` on: (fault, position, rows, documents, budget).
+    """Every vector in the documents from `begin` on, or with `arrays` every array of numbers.
 
-    A row gets the number of its document, counted from `first`, the number of its path in
-    `paths` and the span of its payload. A path is its names with their zero bytes; new ones
-    are added. Documents nest as deep as `closings`, `names` and `values`, which are scratch,
-    are long. Stops with FULL before the document that no longer fits the columns.
+    Returns (fault, position, rows, documents, budget). A row gets the number of its document,
+    counted from `first`, and the number of its path in `paths`; a vector the span of its
+    payload; an array, reached through documents alone, what `_number_kinds` says of it and
+    its bytes. A path is its names with their zero bytes; new ones are added. Documents nest as
+    deep as `closings`, `names` and `values`, which are scratch, are long. Stops with FULL before
+    the document that no longer fits the columns.
 
-    Vectors below one long name have it in each of their paths, so paths can be far larger
-    than the data: their bytes are charged to `budget` before they are built.
+    Values below one long name have it in each of their paths, so paths can be far larger than
+    the data: their bytes are charged to `budget` before they are built.
     """
     walk: Walk = Walk()
     walk.data = uchars_in(data)
@@ -345,9 +348,13 @@ def vectors(
     rows: cython.Py_ssize_t = 0
     kept: cython.Py_ssize_t
     document: cython.Py_ssize_t = 0
+    wanted: cython.int = 0x04 if arrays else 0x05
+    entered: cython.int = 0x03 if arrays else 0x04
+    low: cython.longlong
+    high: cython.longlong
     nbytes: cython.longlong
     unspent: cython.longlong
-    # Invariant: the documents before walk.at are counted in `document`, their vectors are in the first `rows`
+    # Invariant: the documents before walk.at are counted in `document`, what they have is in the first `rows`
     # entries, and `budget` is what their paths have left. One that does not fit is taken back to `kept`, `unspent`.
     while walk.at < end:
         start = walk.at
@@ -361,28 +368,40 @@ def vectors(
             # walk.depth < deepest: the names of all open levels are at name_begins[level] to name_ends[level]
             name_begins[walk.depth] = walk.name
             name_ends[walk.depth] = walk.value
-            if walk.kind in (0x03, 0x04):
+            if walk.kind == 0x03 or walk.kind == entered:
                 if walk.depth + 1 == deepest:
                     return DEPTH, walk.name - 1, rows, document, budget
                 walk.enter()
-            elif walk.kind == 0x05 and walk.data[walk.value + 4] == 9:
-                if rows == room:
-                    return FULL, start, kept, document, unspent
-                nbytes = 0
-                for level in range(walk.depth + 1):
-                    nbytes += name_ends[level] - name_begins[level]
-                budget -= nbytes
-                if budget < 0:
-                    return PATHS, walk.name - 1, rows, document, budget
-                path = _path(walk.data, name_begins, name_ends, walk.depth, nbytes)
-                field = paths.get(path)
-                if field is None:
-                    field = paths[path] = len(paths)
-                documents[rows] = first + document
-                fields[rows] = field
-                begins[rows] = walk.value + 5
-                ends[rows] = walk.after
-                rows += 1
+                continue
+            if walk.kind != wanted:
+                continue
+            if arrays:
+                low = _number_kinds(walk.data, walk.value, walk.after)
+                high = walk.after - walk.value
+                if low == 0:
+                    continue
+            else:
+                low = walk.value + 5
+                high = walk.after
+                if walk.data[walk.value + 4] != 9:
+                    continue
+            if rows == room:
+                return FULL, start, kept, document, unspent
+            nbytes = 0
+            for level in range(walk.depth + 1):
+                nbytes += name_ends[level] - name_begins[level]
+            budget -= nbytes
+            if budget < 0:
+                return PATHS, walk.name - 1, rows, document, budget
+            path = _path(walk.data, name_begins, name_ends, walk.depth, nbytes)
+            field = paths.get(path)
+            if field is None:
+                field = paths[path] = len(paths)
+            documents[rows] = first + document
+            fields[rows] = field
+            begins[rows] = low
+            ends[rows] = high
+            rows += 1
         if step < 0:
             return step, walk.at, rows, document, budget
         document += 1
@@ -446,84 +465,6 @@ def _number_kinds(data: cython.p_const_uchar, begin: cython.Py_ssize_t, end: cyt
             return 0
         found += 8
     return found + seen
-
-
-def arrays(
-    data: cython.const[cython.uchar][::1],
-    begin: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    closings: cython.longlong[::1],
-    names: cython.longlong[::1],
-    values: cython.longlong[::1],
-    paths: dict[bytes, int],
-    budget: cython.longlong,
-    fields: cython.longlong[::1],
-    counts: cython.longlong[::1],
-    kinds: cython.longlong[::1],
-    sizes: cython.longlong[::1],
-) -> tuple[Any, ...]:
-    """Every array of numbers that is reached through documents alone: (fault, position, rows, budget).
-
-    A row gets the number of its path in `paths`, the count of its numbers, their types
-    (1 double, 2 int32, 4 int64, added) and the bytes of the array. Paths, scratch, `budget`
-    and FULL are those of `vectors`.
-    """
-    walk: Walk = Walk()
-    walk.data = uchars_in(data)
-    walk.closings = longlongs_out(closings)
-    walk.at = begin
-    name_begins: cython.p_longlong = longlongs_out(names)
-    name_ends: cython.p_longlong = longlongs_out(values)
-    start: cython.Py_ssize_t
-    step: cython.Py_ssize_t
-    level: cython.Py_ssize_t
-    room: cython.Py_ssize_t = len(fields)
-    deepest: cython.Py_ssize_t = len(closings)
-    rows: cython.Py_ssize_t = 0
-    kept: cython.Py_ssize_t
-    found: cython.longlong
-    nbytes: cython.longlong
-    unspent: cython.longlong
-    # Invariant: as in `vectors`, with arrays of numbers in the first `rows` entries.
-    while walk.at < end:
-        start = walk.at
-        kept = rows
-        unspent = budget
-        step = walk.start(start, end)
-        while step >= 0:
-            step = walk.step()
-            if step <= 0:
-                break
-            name_begins[walk.depth] = walk.name
-            name_ends[walk.depth] = walk.value
-            if walk.kind == 0x03:
-                if walk.depth + 1 == deepest:
-                    return DEPTH, walk.name - 1, rows, budget
-                walk.enter()
-            elif walk.kind == 0x04:
-                found = _number_kinds(walk.data, walk.value, walk.after)
-                if found == 0:
-                    continue
-                if rows == room:
-                    return FULL, start, kept, unspent
-                nbytes = 0
-                for level in range(walk.depth + 1):
-                    nbytes += name_ends[level] - name_begins[level]
-                budget -= nbytes
-                if budget < 0:
-                    return PATHS, walk.name - 1, rows, budget
-                path = _path(walk.data, name_begins, name_ends, walk.depth, nbytes)
-                field = paths.get(path)
-                if field is None:
-                    field = paths[path] = len(paths)
-                fields[rows] = field
-                counts[rows] = found >> 3
-                kinds[rows] = found & 7
-                sizes[rows] = walk.after - walk.value
-                rows += 1
-        if step < 0:
-            return step, walk.at, rows, budget
-    return OK, walk.at, rows, budget
 
 
 def numbers(

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.cached import cached_property
 from tensorglot.errors import escape
 from tensorglot.model.dtypes import TABLE, DType
@@ -163,7 +164,7 @@ class Index:
         """Decoded bytes of each tensor."""
         if self.first_rows is None:
             return self.nbytes
-        before = np.append(0, np.cumsum(self.nbytes))
+        before = prefix_sums(self.nbytes)
         sizes: NDArray[np.int64] = np.diff(before[self.first_rows])
         return sizes
 
@@ -292,13 +293,9 @@ def _concat_offsets(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), *(c[1:] + end for c, end in zip(columns, ends, strict=False))])
 
 
-def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-
-
 def shape_columns(shapes: Sequence[tuple[int, ...]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Shapes as a column of dims and a column of offsets into it."""
-    offsets = _offsets(np.fromiter(map(len, shapes), np.int64, len(shapes)))
+    offsets = prefix_sums(np.fromiter(map(len, shapes), np.int64, len(shapes)))
     return np.fromiter(chain.from_iterable(shapes), np.int64, int(offsets[-1])), offsets
 
 
@@ -307,7 +304,7 @@ def take_shapes(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The columns of the same shapes in another order."""
     ranks = np.diff(dim_offsets)[order]
-    offsets = _offsets(ranks)
+    offsets = prefix_sums(ranks)
     return dims[np.repeat(dim_offsets[order] - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
 
 

@@ -15,6 +15,7 @@ from itertools import repeat
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, take_shapes
 from tensorglot.operations._small_rows import is_small
@@ -39,7 +40,7 @@ def find_equal_rows(one: Archive, two: Archive, names: Sequence[str]) -> set[str
         return set()
     differing = np.frombuffer(before, np.uint8) != np.frombuffer(after, np.uint8)
     if differing.any():
-        counts, sizes = np.append(0, np.cumsum(differing)), one.index.nbytes[rows[at]]
+        counts, sizes = prefix_sums(differing), one.index.nbytes[rows[at]]
         stops = np.cumsum(sizes)
         at = at[counts[stops] == counts[stops - sizes]]
     return {names[i] for i in at.tolist()}
@@ -56,7 +57,7 @@ def _comparable(one: Index, two: Index, rows: NDArray[np.int64], others: NDArray
     )
     same = np.diff(offsets) == np.diff(other_offsets)
     if same.all():
-        differing = np.append(0, np.cumsum(dims != other_dims))
+        differing = prefix_sums(dims != other_dims)
         same = differing[offsets[1:]] == differing[offsets[:-1]]
     else:  # rare: compared one by one
         pairs = zip(rows.tolist(), others.tolist(), strict=True)

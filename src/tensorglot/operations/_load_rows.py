@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arrays import distinct
+from tensorglot.arrays import distinct, prefix_sums
 from tensorglot.errors import TruncatedError
 from tensorglot.memory import ALONE_NBYTES, SLAB_NBYTES, allocate
 from tensorglot.model.archive import Archive
@@ -204,8 +204,7 @@ def _runs(index: Index, order: NDArray[np.int64], groups: list[int], steps: NDAr
     same = np.zeros(count, np.bool_)
     same[1:] = (ranks[1:] == ranks[:-1]) & (dtypes[1:] == dtypes[:-1])
     previous = np.arange(len(dims)) - np.repeat(ranks, ranks)
-    differing = np.zeros(len(dims) + 1, np.int64)
-    np.cumsum(dims != dims[previous], out=differing[1:])
+    differing = prefix_sums(dims != dims[previous])
     same &= differing[offsets[1:]] == differing[offsets[:-1]]
     new = ~same
     new[groups[:-1]] = True

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.arguments import as_integer, check_flags
+from tensorglot.arrays import prefix_sums
 from tensorglot.containers.table import for_target
 from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.folder import Folder
@@ -140,7 +141,7 @@ def _new_folder(given: Folder, names: Sequence[str]) -> Iterator[Folder]:
 
 def _groups(index: Index, shard_nbytes: int) -> Iterator[NDArray[np.int64]]:
     """Positions of the tensors of each shard; at least one shard."""
-    before = np.append(0, np.cumsum(index.nbytes))
+    before = prefix_sums(index.nbytes)
     ends = before[index.row_offsets]
     first = 0
     while first < len(index.names):

@@ -28,18 +28,17 @@ __all__ = [
     "FIELDS_RULE",
     "NULL",
     "PIECE_NBYTES",
-    "ROOM_ROWS",
     "VECTOR_SUBTYPE",
     "Column",
     "Vectors",
     "find",
+    "find_all",
     "find_vectors",
     "key_bytes",
     "kind_name",
     "numbers",
     "path_bytes",
     "path_texts",
-    "paths_budget",
     "pieces",
     "refusal",
     "view",
@@ -56,6 +55,8 @@ _PATHS_NBYTES = 1 << 20
 """Paths of this many bytes are allowed however small the documents are."""
 _VECTOR_NBYTES = 7
 """The smallest vector element: type, NUL of an empty key, length, subtype."""
+_ARRAY_NBYTES = 14
+"""The smallest array of one number, an int32, as an element with an empty key."""
 DOUBLE, DOCUMENT, ARRAY, BINARY, NULL = 0x01, 0x03, 0x04, 0x05, 0x0A
 VECTOR_SUBTYPE = 9
 FIELDS_RULE = "bson.limit.tensors"
@@ -209,31 +210,37 @@ def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> 
 
     `start` is the offset of `data` in its source, for errors.
     """
-    closings, names, values = np.empty((3, DEPTH), np.int64)
     paths: dict[bytes, int] = {}
-    blocks: list[NDArray[np.int64]] = []
+    found = list(find_all(data, paths, limits, start, arrays=False))
+    documents, fields, begins, ends = np.concatenate([block for block, _ in found], axis=1)
+    return Vectors(tuple(paths), documents, fields, begins, ends, found[-1][1])
+
+
+def find_all(
+    data: memoryview, paths: dict[bytes, int], limits: Limits, start: int, *, arrays: bool
+) -> Iterator[tuple[NDArray[np.int64], int]]:
+    """The columns that the kernel fills with vectors or with arrays of numbers, in blocks of rows.
+
+    Each block comes with the number of documents so far. New paths are added to `paths`.
+    """
+    closings, names, values = np.empty((3, DEPTH), np.int64)
     at = count = 0
-    budget = paths_budget(len(data), limits)
-    room = min(ROOM_ROWS, len(data) // _VECTOR_NBYTES + 1)
+    budget = max(_PATHS_NBYTES, min(limits.path_ratio * len(data), 1 << 62))
+    room = min(ROOM_ROWS, len(data) // (_ARRAY_NBYTES if arrays else _VECTOR_NBYTES) + 1)
+    what = "fields of numbers" if arrays else "vector fields"
     while True:
         block = np.empty((4, room), np.int64)
-        fault, at, rows, done, budget = walk.vectors(
-            data, at, len(data), closings, names, values, paths, budget, count, *block
+        fault, at, rows, done, budget = walk.find_all(
+            data, at, len(data), closings, names, values, paths, budget, count, arrays, *block
         )
         if fault not in (walk.OK, walk.FULL):
             raise refusal(fault, start + at)
-        limits.check_tensors(len(paths), rule=FIELDS_RULE, what="vector fields")
+        limits.check_tensors(len(paths), rule=FIELDS_RULE, what=what)
         count += done
-        blocks.append(block[:, :rows])
+        yield block[:, :rows], count
         if fault == walk.OK:
-            documents, fields, begins, ends = np.concatenate(blocks, axis=1)
-            return Vectors(tuple(paths), documents, fields, begins, ends, count)
+            return
         room *= 2
-
-
-def paths_budget(nbytes: int, limits: Limits) -> int:
-    """How many bytes the paths of documents of this size may take."""
-    return max(_PATHS_NBYTES, min(limits.path_ratio * nbytes, 1 << 62))
 
 
 def numbers(data: memoryview, begin: int, end: int) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:

@@ -12,17 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.kernels import bson_walk as walk
 from tensorglot.limits import DEFAULT, Limits
-from tensorglot.wire.bson import DEPTH, FIELDS_RULE, ROOM_ROWS, path_texts, paths_budget, refusal
+from tensorglot.wire.bson import find_all, path_texts
 
 __all__ = ["ArrayField", "ArrayScan"]
 
 _TYPES = {1: "double", 2: "int32", 4: "int64"}
 _VECTOR_NBYTES = 7
 """Bytes of a float32 vector before its numbers: length, subtype, dtype, padding."""
-_LEAST_NBYTES = 14
-"""The smallest array of one number, an int32, as an element with an empty key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +60,9 @@ class ArrayScan:
             yield start, data
 
     def _add(self, data: memoryview, start: int) -> None:
-        closings, names, values = np.empty((3, DEPTH), np.int64)
-        budget = paths_budget(len(data), self._limits)
-        at, room = 0, min(ROOM_ROWS, len(data) // _LEAST_NBYTES + 1)
-        while True:
-            block = np.empty((4, room), np.int64)
-            fault, at, rows, budget = walk.arrays(
-                data, at, len(data), closings, names, values, self._paths, budget, *block
-            )
-            if fault not in (walk.OK, walk.FULL):
-                raise refusal(fault, start + at)
-            self._limits.check_tensors(len(self._paths), rule=FIELDS_RULE, what="fields of numbers")
-            self._count(*block[:, :rows])
-            if fault == walk.OK:
-                return
-            room *= 2
+        for block, _ in find_all(data, self._paths, self._limits, start, arrays=True):
+            _, fields, found, sizes = block
+            self._count(fields, found >> 3, found & 7, sizes)
 
     def _count(
         self, fields: NDArray[np.int64], counts: NDArray[np.int64], types: NDArray[np.int64], sizes: NDArray[np.int64]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arrays import distinct
+from tensorglot.arrays import distinct, prefix_sums
 from tensorglot.errors import FormatError
 from tensorglot.kernels import bson_walk as walk
 from tensorglot.limits import DEFAULT, Limits
@@ -94,7 +94,7 @@ def _group(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> Fi
             "two vector fields have the same dotted path (a key contains a dot)", rule="bson.key.duplicate"
         )
     counts = np.bincount(path, minlength=len(paths))
-    offsets = np.concatenate(([0], np.cumsum(counts)))
+    offsets = prefix_sums(counts)
     known, head = np.unique(keys[offsets[:-1]], return_inverse=True)
     heads = [_row(key) for key in known.tolist()]
     bits_set = lasts & ((1 << np.minimum(keys & 0xFF, 7)) - 1) != 0

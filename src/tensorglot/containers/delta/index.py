@@ -9,7 +9,6 @@ order of chunks, and that bodies fill the file.
 
 from __future__ import annotations
 
-import math
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,11 +21,11 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from tensorglot.containers.table import check_header
-from tensorglot.dynd.schema import plan_of
+from tensorglot.dynd.schema import fixed_nbytes
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, plural
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
-from tensorglot.model.types.algebra import dense_parts, symbolic
+from tensorglot.model.types.algebra import symbolic
 from tensorglot.model.types.text import parse_canonical
 from tensorglot.wire.cid import CHUNK_NBYTES, decode_node, encode_node
 
@@ -252,8 +251,7 @@ class _Reader:
         type = parse_canonical(text, self.limits)
         if symbolic(type):
             raise _malformed(f"symbolic type {text:.60} cannot have data")
-        block = dense_parts(type)
-        return plan_of(type).root.nbytes if block is None else max(1, block[0].bits // 8) * math.prod(block[1])
+        return fixed_nbytes(type)
 
     def _columns(self, key: str, kind: np.dtype[Any]) -> NDArray[Any]:
         data = self.node[key]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arrays import complement
+from tensorglot.arrays import complement, prefix_sums
 from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.containers.ztensor.constants import IN_PART
 from tensorglot.containers.ztensor.lazy import Attributes, Texts
@@ -225,7 +225,7 @@ def splice_dims(
     ranks[old] = np.diff(dim_offsets)[taken[old]]
     for position, shape in given.items():
         ranks[position] = len(shape)
-    offsets = np.append(0, np.cumsum(ranks))
+    offsets = prefix_sums(ranks)
     out = np.zeros(int(offsets[-1]), np.int64)
     out[np.repeat(old, ranks)] = take_shapes(dims, dim_offsets, taken[old])[0]
     for position, shape in given.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.dynd.codec.encode import measure, pieces, type_header
 from tensorglot.dynd.value import Value
 from tensorglot.model.payload import Encoded, copy_range
@@ -59,6 +60,5 @@ class Boxes:
 def boxes_payload(values: list[Value]) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], Encoded]:
     """Where each value begins and ends, and the payload of them all."""
     codec = Boxes(values)
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(codec.sizes(), out=offsets[1:])
+    offsets = prefix_sums(np.array(codec.sizes(), np.int64))
     return offsets, Encoded(NullSource(), 0, 0, int(offsets[-1]), codec, "")
