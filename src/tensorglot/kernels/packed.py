@@ -60,68 +60,77 @@ _MOST_BITS = cython.declare(cython.int, 20)
 """Of a gap that are not in unary."""
 
 
-def width_and_count(data: cython.const[cython.uchar][::1]) -> tuple[int, int]:
-    """Of a delta: bytes of an element, and elements that change. At least the head is there."""
-    return data[0] & 15, (data[2] >> 4 | data[3] << 4 | data[4] << 12 | (data[5] & 1) << 20)
-
-
 def patch(
     data: cython.const[cython.uchar][::1],
     deltas: cython.longlong[::1],
-    width: cython.Py_ssize_t,
     undo: cython.bint,
     room: cython.uchar[::1],
     out: cython.uchar[::1],
 ) -> bool:
     """Applies packed deltas to `out`, one after the other; with `undo`, the one that there is backwards.
 
-    `deltas` has COLUMNS numbers of each: where it ends in `data`, SPARE bytes apart, and two that are used up. `room`
-    is used up, too; it has CHANGE_NBYTES for each change. False, and nothing, unless all are deltas of elements of
-    that width, which is 1, 2 or 4, lead to elements of `out`, and end where they should.
+    `deltas` has COLUMNS numbers of each: where it ends in `data`, SPARE bytes apart, and two that are used up. Each is
+    followed by the XOR of the bytes behind the last element. `room` is used up: CHANGE_NBYTES for each change of a
+    delta, better of all. False, and nothing if there is one delta, unless all are of elements of one width, lead to
+    elements of `out`, and end where they should.
     """
     count: cython.Py_ssize_t = len(deltas) // _COLUMNS
-    if width not in (1, 2, 4) or len(out) == 0:
+    width: cython.Py_ssize_t = data[0] & 15 if len(data) > 0 else 0
+    if count == 0 or len(out) == 0 or width not in (1, 2, 4):
         return False
     elements: cython.longlong = len(out) // width
+    rest: cython.longlong = len(out) % width
     i: cython.Py_ssize_t
+    at: cython.longlong
     begin: cython.longlong = 0
-    used: cython.longlong = 0
     # Invariant: every delta lies between the end of the one before it and the spare bytes, and has a head.
     for i in range(count):
-        if not 8 <= deltas[i * _COLUMNS] - begin <= len(data) - _SPARE - begin:
+        if not 8 + rest <= deltas[i * _COLUMNS] - begin <= len(data) - _SPARE - begin:
             return False
         begin = deltas[i * _COLUMNS]
     begin = 0
     if cython.compiled:
-        if count == 0:
-            return True
         source: cython.p_const_uchar = uchars_in(data)
         table: cython.p_longlong = longlongs_out(deltas)
         numbers: cython.p_uchar = uchars_out(room if len(room) > 0 else out)
         target: cython.p_uchar = uchars_out(out)
-        left: cython.longlong = len(room)
+        first: cython.Py_ssize_t = 0
+        size: cython.longlong = len(room)
+        filled: cython.longlong = 0
+        used: cython.longlong = 0
         with cython.nogil:
+            # Invariant: the deltas from `first` to i are the changes in the `filled` bytes of the room.
             for i in range(count):
-                used = _unpack(source, begin, table + i * _COLUMNS, width, undo, elements, numbers, left)
+                used = _unpack(
+                    source, begin, table + i * _COLUMNS, rest, width, undo, elements, numbers + filled, size - filled
+                )
+                if used == -2 and filled > 0:
+                    _patch_all(table + first * _COLUMNS, i - first, width, numbers, target, elements)
+                    first = i
+                    filled = 0
+                    used = _unpack(source, begin, table + i * _COLUMNS, rest, width, undo, elements, numbers, size)
                 if used < 0:
                     break
-                numbers += used
-                left -= used
+                filled += used
                 begin = table[i * _COLUMNS]
             if used >= 0:
-                _patch_all(table, count, width, numbers - len(room) + left, target, elements)
+                _patch_all(table + first * _COLUMNS, count - first, width, numbers, target, elements)
+                for i in range(count):
+                    for at in range(rest):
+                        target[elements * width + at] ^= source[table[i * _COLUMNS] - rest + at]
         return bool(used >= 0)
     found = []
     for end in np.frombuffer(deltas, np.int64)[::COLUMNS].tolist():
-        changes = _unpack_with_numpy(memoryview(data)[begin:end], width, elements)
-        if changes is None:
+        changes = _unpack_with_numpy(memoryview(data)[begin : end - rest], width, elements)
+        if changes is None or len(changes[0]) * CHANGE_NBYTES > len(room):
             return False
-        found.append(changes)
+        found.append((*changes, memoryview(data)[end - rest : end]))
         begin = end
-    written = np.frombuffer(out, f"<u{width}", elements)
-    for positions, values in found:
+    written, behind = np.frombuffer(out, f"<u{width}", elements), np.frombuffer(out, np.uint8)[len(out) - rest :]
+    for positions, values, last in found:
         change = (values >> 1) ^ -(values & 1)
         written[positions] += (-change if undo else change).astype(written.dtype)
+        behind ^= np.frombuffer(last, np.uint8)
     return True
 
 
@@ -133,17 +142,18 @@ def _unpack(
     data: cython.p_const_uchar,
     begin: cython.longlong,
     row: cython.p_longlong,
+    rest: cython.longlong,
     width: cython.Py_ssize_t,
     undo: cython.bint,
     elements: cython.longlong,
     out: cython.p_uchar,
     room: cython.longlong,
 ) -> cython.longlong:
-    """The changes of one delta, each a position and what is added to the element there; their bytes, or -1.
+    """The changes of one delta, each a position and what is added to the element there; their bytes.
 
-    The row gets the number of changes, and how many are done.
+    -1 if it is malformed, -2 if there is not the room. The row gets the number of changes, and how many are done.
     """
-    end: cython.longlong = row[0]
+    end: cython.longlong = row[0] - rest
     head: cython.ulonglong = bits_at(data, 8 * begin)
     low_bits: cython.longlong = head >> 4 & 31
     value_bits: cython.longlong = head >> 9 & 63
@@ -156,9 +166,10 @@ def _unpack(
         or head >> 62 != 0
         or count > elements
         or count > _MOST
-        or count * 8 > room
     ):
         return -1
+    if count * 8 > room:
+        return -2
     begin += 8
     at = begin + (count * low_bits + 7) // 8
     if at > end:
