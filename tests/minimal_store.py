@@ -152,11 +152,29 @@ class Store:
     def read_index(self, pack, data):
         self.data_of[pack] = data
         offset, size, digest, magic = struct.unpack("<QQ32s8s", data[-56:])
-        assert magic == data[:8] == b"tgpack\0" + b"1"
+        assert magic == data[:8]
+        assert magic in (b"tgpack\x001", b"tgpack\x002")
         index = data[offset : offset + size]
         assert sha(index) == digest
         blocks, records, bases = struct.unpack_from("<III", index)
         at = 12
+        if magic[7:] == b"2":
+            at += 32 * (blocks + bases)
+            split = zstandard.ZstdDecompressor().decompress(index[at:]) if blocks else b""
+            words = 3 * blocks + 4 * records
+            numbers = bytearray(4 * words)
+            for plane in range(4):
+                numbers[plane::4] = split[plane * words : (plane + 1) * words]
+            offsets, offset = [], 8
+            for stored in struct.unpack_from(f"<{records}I", numbers, 12 * blocks):
+                offsets.append(offset)
+                offset += stored
+            # As version 1 has it.
+            index = b"".join((
+                index[: 12 + 32 * blocks], numbers[: 12 * blocks], struct.pack(f"<{records}Q", *offsets),
+                numbers[12 * blocks :], split[4 * words :], index[12 + 32 * blocks : at],
+            ))  # fmt: skip
+            at = 12
 
         def column(form, count):
             nonlocal at
