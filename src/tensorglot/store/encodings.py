@@ -99,8 +99,11 @@ def decode(encoding: int, body: memoryview, out: memoryview) -> None:
         out[whole:] = body[: len(out) - whole]
     elif encoding == Encoding.PLANES:
         parsed = _parse(encoding, body, len(out))
-        with scratch() as memory:
-            planes.merge(parsed.decode(memory.room(parsed.nbytes, 0)), parsed.width, out)
+        if parsed.width == 1:
+            parsed.decode(out)
+        else:
+            with scratch() as memory:
+                planes.merge(parsed.decode(memory.room(parsed.nbytes, 0)), parsed.width, out)
         out[len(out) - len(parsed.tail) :] = parsed.tail
     else:
         raise _malformed(
