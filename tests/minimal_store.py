@@ -71,12 +71,11 @@ def packed(data):
     stream = Bits(data)
     width, a, b, c, count, exceptions = map(stream.number, (4, 5, 6, 5, 21, 21))
     stream.align()
-    gaps = [stream.number(a) for _ in range(count)]
+    lows = [(stream.number(a), stream.number(b)) for _ in range(count)]
     stream.align()
-    gaps = [low + (stream.unary() << a) for low in gaps]
+    gaps = [low + (stream.unary() << a) for low, _ in lows]
     stream.align()
-    values = [stream.number(b) for _ in range(count)]
-    stream.align()
+    values = [value for _, value in lows]
     at = -1
     for _ in range(exceptions):
         at += 1 + (stream.unary() << c) + stream.number(c)
