@@ -117,7 +117,7 @@ def _patch_packed(kernel: ModuleType, data: bytes) -> Any:
     done = []
     for undo in (False, True):
         table = np.array([len(data), 0, 0], np.int64)
-        done.append(kernel.patch(data + b"\xff" * 8, table, 2, undo, bytearray(8 * 1200), memory))
+        done.append(kernel.patch(data + b"\xff" * 8, table, undo, bytearray(8 * 1200), memory))
     return done[0] == done[1] and (memory.tobytes() == before), done[0]
 
 

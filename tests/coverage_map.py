@@ -169,6 +169,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_sessionfinish() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # too late: coverage is about to write what it has
     Path(os.environ["TENSORGLOT_SECONDS"]).write_text(json.dumps(_seconds), "utf-8")
 
 

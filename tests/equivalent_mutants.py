@@ -26,7 +26,10 @@ EQUIVALENT: dict[str, str] = {
     "store/packs.py: found[at] if at in found else self.read(digest)  →  found[at] if False else self.read(digest)": (
         "reads and compares each block by itself: the same bytes, more slowly"
     ),
-    "kernels/safetensors.py: 16  →  17": "room for a header, which is cut to what it has",
+    "kernels/safetensors.py: 16  →  17  in  "
+    "buffer: bytearray = bytearray(16 + len(metadata) + len(text) + 112 * len(ranks) + 20 * len(dims))": (
+        "room for a header, which is cut to what it has"
+    ),
     "kernels/varint_decode.py: count >= _HALF  →  count > _HALF": "2**31 elements, which the slow path reads as well",
     "model/tensor.py: if array.dtype.isnative:  →  if True:": "arrays of a tensor have the order of the machine",
     "store/delta_make.py: "
@@ -34,5 +37,30 @@ EQUIVALENT: dict[str, str] = {
         "how many chunks a thread compares at a time: the same file"
     ),
     "wire/zstd.py: len(frames) > 1  →  len(frames) >= 1": "a small frame by itself is decoded at once: the same bytes",
+    "model/slicing.py: 8  →  9": "how far gaps are read over, in how much memory: the same values",
+    "kernels/planes.py: 16  →  17  in  _BLOCK_NBYTES = cython.declare(cython.int, 16 << 10)": (
+        "how many bytes are in a block of the loop: the same planes"
+    ),
+    "io/sink.py: self._fd >= 0  →  self._fd > 0": "the directory is opened before the file, which is never 0",
+    "store/packs.py: len(self._groups) > 1  →  len(self._groups) >= 1": "a group larger than the cache is read again",
+    "wire/bson_template.py: if len(target) < _LARGE_NBYTES or not hasattr(mmap, 'MADV_HUGEPAGE'):  →  if True:": (
+        "leaves out a hint for the operating system"
+    ),
+    "wire/zstd.py: if frame.nbytes is None and frame.window_at is not None:  →  if True:": (
+        "a smaller window than the frame asks for, where its size is known: the same bytes"
+    ),
+    "wire/checksums.py: None if package is None else PathFinder.find_spec('_crc32c', package.submodule_search_loca"
+    "  →  None if True else PathFinder.find_spec('_crc32c', package.submodule_search_locations)": (
+        "imports the whole package: the same function"
+    ),
+    "wire/zstd.py: None if _context_nbytes(level) > FRAME_NBYTES else (level, checksum, compressor)"
+    "  →  None if False else (level, checksum, compressor)": "keeps a large compressor, too: the same bytes",
+    "dynd/codec/encode.py: _Writer(value).run(None) if flat is None else len(flat)"
+    "  →  _Writer(value).run(None) if True else len(flat)": "counts the bytes one by one: the same number",
+    "containers/ztensor/write01.py: "
+    "if not options.compression.choices and (not options.checksum.exceptions) and (not archive.  →  if False:": (
+        "writes tensors one by one: the same file"
+    ),
 }
-"""`module: line  →  changed line`, as the campaign prints it, and why."""
+"""`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
+equivalent, `  in  ` and the text of the source line follow."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -231,11 +232,13 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 @contextmanager
-def serve(host: str = "127.0.0.1") -> Iterator[Site]:
+def serve(host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[Site]:
     """A server with no files yet, which is called by this name."""
     site = Site()
     server = Server(("127.0.0.1", 0), type("SiteHandler", (Handler,), {"site": site}))
-    site.url = f"http://{host}:{server.server_port}"
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    site.url = f"{'http' if tls is None else 'https'}://{host}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

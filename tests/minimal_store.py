@@ -71,12 +71,11 @@ def packed(data):
     stream = Bits(data)
     width, a, b, c, count, exceptions = map(stream.number, (4, 5, 6, 5, 21, 21))
     stream.align()
-    gaps = [stream.number(a) for _ in range(count)]
+    lows = [(stream.number(a), stream.number(b)) for _ in range(count)]
     stream.align()
-    gaps = [low + (stream.unary() << a) for low in gaps]
+    gaps = [low + (stream.unary() << a) for low, _ in lows]
     stream.align()
-    values = [stream.number(b) for _ in range(count)]
-    stream.align()
+    values = [value for _, value in lows]
     at = -1
     for _ in range(exceptions):
         at += 1 + (stream.unary() << c) + stream.number(c)
@@ -152,11 +151,29 @@ class Store:
     def read_index(self, pack, data):
         self.data_of[pack] = data
         offset, size, digest, magic = struct.unpack("<QQ32s8s", data[-56:])
-        assert magic == data[:8] == b"tgpack\0" + b"1"
+        assert magic == data[:8]
+        assert magic in (b"tgpack\x001", b"tgpack\x002")
         index = data[offset : offset + size]
         assert sha(index) == digest
         blocks, records, bases = struct.unpack_from("<III", index)
         at = 12
+        if magic[7:] == b"2":
+            at += 32 * (blocks + bases)
+            split = zstandard.ZstdDecompressor().decompress(index[at:]) if blocks else b""
+            words = 3 * blocks + 4 * records
+            numbers = bytearray(4 * words)
+            for plane in range(4):
+                numbers[plane::4] = split[plane * words : (plane + 1) * words]
+            offsets, offset = [], 8
+            for stored in struct.unpack_from(f"<{records}I", numbers, 12 * blocks):
+                offsets.append(offset)
+                offset += stored
+            # As version 1 has it.
+            index = b"".join((
+                index[: 12 + 32 * blocks], numbers[: 12 * blocks], struct.pack(f"<{records}Q", *offsets),
+                numbers[12 * blocks :], split[4 * words :], index[12 + 32 * blocks : at],
+            ))  # fmt: skip
+            at = 12
 
         def column(form, count):
             nonlocal at

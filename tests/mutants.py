@@ -168,9 +168,10 @@ def pick(path: Path, count: int, r: random.Random) -> list[Mutant]:
         parent, name, position, node = place
         changed = ast.copy_location(list(changes(node))[at], node)
         what = f"{_first_line(node)}  →  {_first_line(changed)}"
-        if f"{module}: {what}" not in EQUIVALENT:
+        line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
+        said = f"{module}: {what}"
+        if not {said, f"{said}  in  {text.splitlines()[line - 1].strip()}"} & EQUIVALENT.keys():
             _put(parent, name, position, changed)
-            line, end = getattr(node, "lineno", 0), getattr(node, "end_lineno", 0)
             end = line if isinstance(node, ast.If) else end
             found.append(Mutant(module, line, end, what, ast.unparse(ast.fix_missing_locations(tree))))
             _put(parent, name, position, node)
@@ -291,14 +292,26 @@ def outcome(copy_of: Path, tests: list[str], timeout: float) -> tuple[Outcome, s
 
 
 def _wait(child: int, timeout: float) -> int | None:
-    """The status of a process; None if it takes more time of the processor than that, or ten times as long."""
+    """The status of a process; None if its session takes more time of the processor than that, or ten times as long."""
     end = time.monotonic() + 10 * timeout
-    while time.monotonic() < end and coverage_map.processor_seconds(child) < timeout:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            return status
-        time.sleep(0.02)
+    while time.monotonic() < end and _session_seconds(child) < timeout:
+        for _ in range(25):
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                return status
+            time.sleep(0.02)
     return None
+
+
+def _session_seconds(leader: int) -> float:
+    """Of the processor, for a process and those that it has started."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader:
+                total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 class Copies:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import zstandard
 from blake3 import blake3
 from numpy.typing import NDArray
 
@@ -114,6 +115,8 @@ class Pack:
     records: list[PackRecord] = field(default_factory=list)
     bases: int | None = None
     """Entries of the table of bases that are kept."""
+    version: int = 1
+    """In version 2 the index does not say where records are."""
 
     def add(self, block: bytes, digest: bytes | None = None, **fields: Any) -> PackRecord:
         """A block in full, under its own digest unless another is given."""
@@ -123,7 +126,8 @@ class Pack:
         return self.records[-1]
 
     def encode(self) -> bytes:
-        body, at, table = MAGIC, len(MAGIC), list[tuple[int, ...]]()
+        magic = MAGIC[:-1] + str(self.version).encode()
+        body, at, table = magic, len(magic), list[tuple[int, ...]]()
         bases: dict[bytes, int] = {}
         blocks = []
         for row, record in enumerate(self.records):
@@ -138,12 +142,17 @@ class Pack:
         blocks.sort()
         kept = list(bases)[: self.bases]
         index = struct.pack("<III", len(blocks), len(table), len(kept)) + b"".join(block[0] for block in blocks)
-        for column in (1, 2, 3):
-            index += b"".join(struct.pack("<I", block[column]) for block in blocks)
-        for column, kind in enumerate("QIIIIBB"):
-            index += b"".join(struct.pack(f"<{kind}", row[column]) for row in table)
-        index += b"".join(kept)
-        return body + index + struct.pack("<QQ32s8s", at, len(index), blake3(index).digest(), MAGIC)
+        words = b"".join(struct.pack("<I", block[column]) for column in (1, 2, 3) for block in blocks)
+        if self.version == 1:
+            index += words
+            for column, kind in enumerate("QIIIIBB"):
+                index += b"".join(struct.pack(f"<{kind}", row[column]) for row in table)
+            index += b"".join(kept)
+        else:
+            words += b"".join(struct.pack("<I", row[column]) for column in (1, 2, 3, 4) for row in table)
+            numbers = b"".join(words[plane::4] for plane in range(4)) + bytes(row[i] for i in (5, 6) for row in table)
+            index += b"".join(kept) + zstandard.ZstdCompressor().compress(numbers)
+        return body + index + struct.pack("<QQ32s8s", at, len(index), blake3(index).digest(), magic)
 
     def write(self, root: Path, name: str = "0000000000000000-0") -> Path:
         path = root / "packs" / f"{name}.pack"

@@ -11,12 +11,13 @@ import functools
 import io
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from blake3 import blake3
 
 import tensorglot as tg
@@ -95,6 +96,35 @@ def counts(blocks: int, records: int, bases: int) -> Attack:
     return with_bytes(lambda data: index_of(data, struct.pack("<III", blocks, records, bases) + bytes(64)))
 
 
+def block_of_no_record(data: bytes) -> bytes:
+    at = struct.unpack("<Q", data[-56:-48])[0]
+    index = bytearray(data[at:-56])
+    struct.pack_into("<I", index, 12 + 32 * struct.unpack_from("<I", index)[0], 99)  # behind the digests
+    return index_of(data, bytes(index))
+
+
+def version_2(change: Callable[[Pack], object] = lambda pack: None) -> Attack:
+    return with_pack(lambda pack: (setattr(pack, "version", 2), change(pack)))
+
+
+def numbers(change: Callable[[bytes], bytes], count: Sequence[int] = (4, 4, 0)) -> Attack:
+    """An index of version 2, of four blocks, with other numbers behind its digests."""
+
+    def attack(root: Path) -> None:
+        version_2()(root)
+        (path,) = packs(root)
+        data = path.read_bytes()
+        index = data[struct.unpack("<Q", data[-56:-48])[0] : -56]
+        digests, frame = index[12 : 12 + 4 * 32], index[12 + 4 * 32 :]
+        path.write_bytes(index_of(data, struct.pack("<III", *count) + digests + change(frame)))
+
+    return attack
+
+
+def frame_of(nbytes: int) -> bytes:
+    return zstandard.ZstdCompressor().compress(bytes(nbytes))
+
+
 def set_record(number: int = 0, **fields: Any) -> Attack:
     return with_pack(lambda pack: [setattr(pack.records[number], name, value) for name, value in fields.items()])
 
@@ -165,6 +195,19 @@ PACKS: dict[str, Attack] = {
     "counts of nothing": counts(0, 0, 0),
     "counts of one": counts(1, 1, 0),
     "an index of two bytes": with_bytes(lambda data: index_of(data, b"ab")),
+    "numbers that are not there": numbers(lambda frame: b""),
+    "numbers that are no frame": numbers(lambda frame: b"numbers!"),
+    "numbers cut": numbers(lambda frame: frame[:-1]),
+    "numbers and a byte": numbers(lambda frame: frame + b"\0"),
+    "a number less": numbers(lambda frame: frame_of(4 * 12 + 4 * 18 - 1)),
+    "a number more": numbers(lambda frame: frame_of(4 * 12 + 4 * 18 + 1)),
+    "numbers that expand to 100 MB": numbers(lambda frame: frame_of(100_000_000)),
+    "no blocks, and numbers": numbers(lambda frame: frame, (0, 0, 0)),
+    "more blocks than digests": numbers(lambda frame: frame_of(9 * 12 + 4 * 18), (9, 4, 0)),
+    "more records than blocks": numbers(lambda frame: frame_of(4 * 12 + 5 * 18), (4, 5, 0)),
+    "more bases than records": numbers(lambda frame: frame_of(2 * 12 + 1 * 18), (2, 1, 2)),
+    "records of 4 GiB each": version_2(lambda pack: [setattr(record, "stored", 0xFFFFFFFF) for record in pack.records]),
+    "records up to the index and beyond": version_2(lambda pack: setattr(pack.records[-1], "stored", 100_000)),
     "a record outside": set_record(offset=1 << 40),
     "a record that wraps": set_record(offset=(1 << 64) - 4),
     "a record over the magic": set_record(offset=0),
@@ -181,6 +224,7 @@ PACKS: dict[str, Attack] = {
     "a base outside the table": with_pack(lambda pack: (setattr(pack, "bases", 0), orphan(pack))),
     "a delta from itself": set_record(base=blake3(DATA).digest(), depth=1, encoding=int(Encoding.SPARSE_XOR)),
     "depth 255": set_record(base=bytes(32), depth=255, encoding=int(Encoding.SPARSE_XOR)),
+    "a block of no record": with_bytes(block_of_no_record),
     "a block outside its record": with_pack(
         lambda pack: setattr(pack.records[0], "blocks", [(blake3(DATA).digest(), 20, 24)])
     ),
@@ -307,6 +351,12 @@ def array(type: str, data: Any = DATA, size: int | None = None) -> Attack:
     return lambda root: publish(root, DATA, array_node(type, data, size))
 
 
+def many_short(root: Path) -> None:
+    """Arrays that are read together, and are shorter than they say."""
+    nodes = [array_node(f"{7 + i} * int32", DATA, 4 * (7 + i)) for i in range(10)]
+    publish(root, DATA, *nodes, manifest=leaf({f"w{i}": link(node) for i, node in enumerate(nodes)}))
+
+
 def commit(**fields: Any) -> Attack:
     return lambda root: publish(root, DATA, ARRAY, **fields)
 
@@ -340,6 +390,7 @@ def long_history(root: Path) -> None:
 
 
 NODES: dict[str, Attack] = {
+    "ten arrays that are too short": many_short,
     "a size that lies": array("6 * int32", DATA, 28),
     "a size of 2^62": array("var * uint8", DATA, 1 << 62),
     "a size of 2^63": array("var * uint8", DATA, 1 << 63),
@@ -563,11 +614,15 @@ def attempt(call: Callable[[], object]) -> bool:
 FOUND: dict[str, str] = {
     "pack.footer": "no bytes|the magic alone|half|one byte less|one byte more|a page of zeros|no footer|"
     "an index outside|an index of 2^63 bytes|an index that wraps|an index over the magic",
-    "pack.index": "an index without hash|counts of 2^32|counts of nothing|counts of one|an index of two bytes",
-    "pack.record": "a record outside|a record that wraps|a record over the magic|a record over the index|"
+    "pack.index": "an index without hash|counts of 2^32|counts of nothing|counts of one|an index of two bytes|"
+    "numbers that are not there|numbers that are no frame|numbers cut|numbers and a byte|a number less|a number more|"
+    "numbers that expand to 100 MB|no blocks, and numbers|more blocks than digests|more records than blocks|"
+    "more bases than records",
+    "pack.record": "records of 4 GiB each|records up to the index and beyond|"
+    "a record outside|a record that wraps|a record over the magic|a record over the index|"
     "a record of more than a chunk|a record of more bytes than a chunk|a delta without a base, of depth 3|"
     "a base of depth 0|a base outside the table|depth 255",
-    "pack.block": "a block outside its record|a block that is larger than its record",
+    "pack.block": "a block of no record|a block outside its record|a block that is larger than its record",
     "store.encoding": "an unknown encoding|a constant of no bytes|a small chunk as a megabyte",
     "store.chain": "a delta without a base",
     "store.chain.base": "a base without a delta|a base that is not there|a delta from itself|deltas in a circle|"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -307,3 +308,24 @@ def test_round_trip(fields: dict[str, str], rows: int, columns: int, seed: int) 
     found = tg.loads(data, strict=True)
     assert {name: values.tobytes() for name, values in found.items()} == {n: v.tobytes() for n, v in tensors.items()}
     assert tg.dumps(found, format="bson") == data
+
+
+def test_the_shortest_file_is_known_by_its_bytes() -> None:
+    """A document without fields."""
+    with tg.open(b"\5\0\0\0\0") as archive:
+        assert (archive.format, len(archive)) == ("bson@1.1", 0)
+    with pytest.raises(tg.FormatError):
+        tg.open(b"\5\0\0\0")
+
+
+@pytest.mark.parametrize("nbytes", [16_793_600, 16_793_601])
+def test_a_document_is_as_large_as_in_a_dump_of_mongodb(nbytes: int) -> None:
+    """16 MiB, and 16 KiB that MongoDB adds itself."""
+    data = nbytes - 13
+    document = struct.pack("<i", nbytes) + b"\x05a\0" + struct.pack("<iB", data, 0) + bytes(data) + b"\0"
+    if nbytes == 16_793_600:
+        tg.open(document).close()
+        return
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(document)
+    assert caught.value.rule == "bson.document.size"

@@ -22,6 +22,7 @@ from tensorglot.wire.cid import (
     DAG_CBOR,
     RAW,
     SHA256,
+    Cutter,
     block_cid,
     cid_texts,
     data_blocks,
@@ -399,3 +400,12 @@ def test_a_node_of_anything_else_is_no_chunk_node(node):
         module.parse_chunk_node(encode_node(node))
     assert caught.value.rule == "cid.tree"
     assert module.parse_chunk_node(encode_node({"chunks": [LINK, LINK], "size": 5})) == ([LINK, LINK], 5)
+
+
+@pytest.mark.parametrize("piece", [1000, CHUNK_NBYTES - 1, CHUNK_NBYTES, CHUNK_NBYTES + 1, 3 * CHUNK_NBYTES])
+def test_pieces_are_cut_where_chunks_end(piece):
+    data = np.random.default_rng(1).bytes(3 * CHUNK_NBYTES + 77)
+    cutter = Cutter()
+    chunks = [bytes(chunk) for at in range(0, len(data), piece) for chunk in cutter.cut(data[at : at + piece])]
+    assert chunks == [data[at : at + CHUNK_NBYTES] for at in range(0, 3 * CHUNK_NBYTES, CHUNK_NBYTES)]
+    assert cutter.held == data[3 * CHUNK_NBYTES :]

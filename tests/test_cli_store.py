@@ -100,8 +100,14 @@ def test_show_and_refs(filled: Path) -> None:
     assert store.show("v1").cid in printed
     assert re.search(r"metadata step +1", printed)
     assert said("show", "run", store.show("main").cid[:12])["message"] == "second"
-    assert said("refs", "run") == store.refs()
-    assert all(name in run("store", "refs", "run").stdout for name in ("main", "v1", store.refs()["main"]))
+    cids = store.refs()
+    assert said("refs", "run") == {
+        "main": {"cid": cids["main"], "kind": "branch"},
+        "v1": {"cid": cids["v1"], "kind": "tag"},
+    }
+    lines = [line.split() for line in run("store", "refs", "run").stdout.splitlines()]
+    assert lines == [["ref", "kind", "commit"], ["main", "branch", cids["main"]], ["v1", "tag", cids["v1"]]]
+    assert store.tags() == {"v1": cids["v1"]}
 
 
 def test_diff(filled: Path) -> None:

@@ -412,3 +412,10 @@ def test_no_metadata_and_empty_metadata_are_not_the_same(format: str, metadata: 
     tg.convert(source, tmp_path / "x", format=format)
     with tg.open(tmp_path / "x") as archive:
         assert archive.metadata == metadata
+
+
+def test_a_warning_of_overflow_names_the_line_of_the_caller(tmp_path: Path) -> None:
+    tg.save(tmp_path / "x.bt", {"w": np.array([1e30, 1.0])})
+    with pytest.warns(tg.LossWarning, match="1 values overflowed") as caught:
+        tg.convert(tmp_path / "x.bt", tmp_path / "y.bt", dtype="float16", on_loss="warn")
+    assert {Path(warning.filename) for warning in caught} == {Path(__file__)}

@@ -237,6 +237,7 @@ BAD_INDEXES: dict[str, tuple[dict[str, Any], str]] = {
     "a mark that reverses text": ({"files": ["w\u202e.safetensors"]}, "dcp.file.path"),
     "a character without width": ({"files": ["a\u200b/w.safetensors"]}, "dcp.file.path"),
     "another version": ({"version": 2}, "dcp.index"),
+    "half of a character in a name": ({"tensors": {"\ud800": WHOLE}}, "dcp.json.surrogate"),
     "a box outside": ({"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [1, 0], [4, 2])]}}}, "dcp.box.range"),
     "a box that wraps": (
         {"tensors": {"w": WHOLE | {"boxes": [box_of(0, "w", [2**63 - 1, 0], [4, 2])]}}},

@@ -252,3 +252,15 @@ def test_pieces_that_are_shorter_than_what_is_compared_at_a_time() -> None:
     assert tg.diff(one, {"a": values}).same
     (row,) = tg.stats(one)
     assert (row.count, row.mean) == (700_000, pytest.approx(values.mean(), rel=1e-12))
+
+
+def test_changes_as_text() -> None:
+    old = {"w": np.ones(3), "m": np.ones((2, 3)), "gone": np.ones(1), "v": np.zeros(4)}
+    new = {"w": np.ones(3, "f4"), "m": np.ones((3, 2)), "new": np.ones(2), "v": np.array([0, 0, 0, 2.0])}
+    assert sorted(map(str, tg.diff(old, new).changes)) == [
+        "gone: only in the first, 1 * float64",
+        "m: shape [2, 3] → [3, 2]",
+        "new: only in the second, 2 * float64",
+        "v: 1 of 4 elements (25.00%), by at most 2, relative 1",
+        "w: type float64 → float32",
+    ]

@@ -14,6 +14,7 @@ import pytest
 
 import tensorglot as tg
 from command_line import run
+from peers import needs
 from tensorglot.containers.ztensor.constants import FOOTER_2
 from ztensor_builder import file2, tensor
 
@@ -257,3 +258,35 @@ def test_pairs_of_a_manifest_that_have_no_meaning_here_stay(change: str, tmp_pat
     begin, nbytes = struct.unpack_from("<QQ", data, len(data) - FOOTER_2)
     assert cbor2.loads(data[begin : begin + nbytes])["x.y"] == {"z": [1, 2]}
     assert tg.load(path, names=["w"])["w"].tobytes() == b"abcd"
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+def test_a_file_whose_tensors_are_all_dropped_keeps_its_metadata(format: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.zt"
+    tg.save(path, {"w": np.ones(3)}, format=format, metadata={"a": "b"})
+    tg.edit(path, drop=["w"])
+    assert tg.verify(path, deep=True).ok
+    with tg.open(path) as archive:
+        assert (len(archive), archive.metadata) == (0, {"a": "b"})
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+def test_added_tensors_that_share_memory_share_bytes_and_have_checksums(format: str, tmp_path: Path) -> None:
+    path, shared = tmp_path / "x.zt", np.arange(50.0)
+    tg.save(path, {"w": np.ones(3)}, format=format)
+    tg.edit(path, add={"a": shared, "b": shared})
+    with tg.open(path) as archive:
+        assert archive["a"].offset == archive["b"].offset
+        assert archive["a"].parts["data"].checksum is not None
+        assert archive["a"].parts["data"].checksum == archive["b"].parts["data"].checksum
+    assert tg.verify(path, deep=True).ok
+
+
+def test_a_part_of_an_added_tensor_that_has_the_name_of_another(tmp_path: Path) -> None:
+    sparse = needs("scipy.sparse").csr_array(np.eye(3))
+    tg.save(tmp_path / "x.zt", {"s#values": np.ones(3)}, format="ztensor@0.1")
+    before = (tmp_path / "x.zt").read_bytes()
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.edit(tmp_path / "x.zt", add={"s": sparse})
+    assert (caught.value.rule, caught.value.tensor) == ("ztensor.write.name", "s#values")
+    assert (tmp_path / "x.zt").read_bytes() == before

@@ -33,3 +33,11 @@ def test_files_valid_in_both_layouts_are_ambiguous_to_the_check() -> None:
     assert bintensors.check(data) == "ambiguous"
     with pytest.raises(tg.AmbiguousFormat):
         tg.loads(data)
+
+
+def test_the_canonical_order_may_take_longer_offsets() -> None:
+    """Of 1, 12, 216 and 32 bytes in this order, one offset is above 250; the largest first, three are."""
+    head = b"\0\4\0\1\1\1\0\1\1/\n\3\3\1\1\1\r\1b\r\3\3\3\3\r\xe5\2ca\r\2\2\2\xe5\xfb\5\1   "
+    data = len(head).to_bytes(8, "little") + head + bytes(261)
+    assert len(tg.dumps(tg.open(data, format="bintensors@1"), format="bintensors@1")) == len(data) + 8
+    assert bintensors.check(data) == "accepted"

@@ -6,7 +6,9 @@ import io
 import random
 import struct
 import warnings
+import zipfile
 import zlib
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ import pytest
 import tensorglot as tg
 from hdf5_seals import resealed
 from peers import needs
+from tensorglot.containers.hdf5.objects import Objects
+from tensorglot.io.local import BufferSource
 
 CORPUS = Path(__file__).parent / "corpus" / "hdf5"
 KINDS = [
@@ -486,6 +490,7 @@ def hostile() -> dict[str, tuple[bytes, str]]:
         "a chunk off the grid": (patched(data, chunks + 24 + 8, q("<Q", 3)), "hdf5.chunk.place"),
         "a chunk outside the file": (patched(data, chunks + 24 + 32, q("<Q", 1 << 40)), "hdf5.chunk.span"),
         "two chunks at one place": (patched(data, chunks + 24 + 40 + 8, q("<Q", 0)), "hdf5.chunk.place"),
+        "two entries of one name": (patched(data, data.index(b"z" + bytes(7)), b"a"), "hdf5.name.duplicate"),
     }  # fmt: skip
 
 
@@ -494,6 +499,7 @@ def hostile_latest() -> dict[str, tuple[bytes, str]]:
     heap, tree, fixed, extensible = (data.index(sign) for sign in (b"FRHP", b"BTHD", b"FAHD", b"EAHD"))
     leaf, block, index = (data.index(sign) for sign in (b"BTLF", b"FADB", b"EAIB"))
     chunk_tree = data.index(b"BTHD\0\x0a")
+    limited, unlimited = (data.index(b"\3\1\3\2\4" + kind) + 5 for kind in (b"\3", b"\4"))  # the kind of an index
     return {
         "no heap": (patched(data, heap, b"FRHX"), "hdf5.heap"),
         "a heap of another version": (patched(data, heap + 4, b"\1"), "hdf5.heap"),
@@ -526,6 +532,10 @@ def hostile_latest() -> dict[str, tuple[bytes, str]]:
         "a chunk beyond the shape": (
             patched(data, data.index(b"BTLF\0\x0a") + 14, q("<Q", 1 << 50)), "hdf5.chunk.place",
         ),
+        "pages of 2**64 elements": (patched(data, fixed + 7, b"\x40"), "hdf5.chunk.index"),
+        "an unknown index": (patched(data, limited, b"\x09"), "hdf5.chunk.index"),
+        "no index, and chunks outside": (patched(data, limited, b"\2"), "hdf5.chunk.index"),
+        "no index of an axis without limit": (patched(data, unlimited, b"\2"), "hdf5.chunk.index"),
         "records of chunks of 60 bytes": (patched(data, chunk_tree + 10, q("<H", 60)), "hdf5.chunk.index"),
     }  # fmt: skip
 
@@ -584,6 +594,74 @@ def test_hostile_files_are_refused_by_their_rules() -> None:
         assert caught.value.rule == rule, case
 
 
+def test_an_object_header_that_continues_in_itself() -> None:
+    data = written(lambda made: made.attrs.update({f"k{i}": "v" * 50 for i in range(6)}))
+    at = data.index(b"\x10\0\x10\0") + 8  # a message of 16 bytes: where the header goes on
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(patched(data, at, struct.pack("<Q", 0x60 + 16)))
+    assert caught.value.rule == "hdf5.object.cycle"
+
+
+@pytest.mark.parametrize("libver", LIBVERS, ids=str)
+def test_nested_groups_are_bounded(libver: Any) -> None:
+    def fill(made: Any) -> None:
+        made["/".join(["g"] * 70 + ["w"])] = np.ones(1)
+
+    with pytest.raises(tg.LimitError) as caught:
+        tg.open(written(fill, libver=libver))
+    assert caught.value.rule == "hdf5.limit.depth"
+
+
+def test_what_is_no_file_of_weights_is_named() -> None:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("other.h5", base())
+    for data, options, rule in ((archive.getvalue(), {}, "hdf5.keras"), (base(), {"strict": True}, "hdf5.strict")):
+        with pytest.raises(tg.TensorglotError) as caught:
+            tg.open(data, format="hdf5", **options)
+        assert caught.value.rule == rule
+
+
+def test_arrays_of_chunks_without_blocks_and_heaps_without_checksums() -> None:
+    """A block that was never written is nowhere; checksums of direct blocks can be switched off."""
+    data, nowhere = latest(), b"\xff" * 8
+    fixed, extensible, heap = (data.index(sign) for sign in (b"FAHD", b"EAHD", b"FRHP"))
+    with tg.open(data) as archive:
+        expected = {name: tensor.numpy() for name, tensor in archive.items()}
+    for at, new, lost in ((fixed + 16, nowhere, "c0"), (extensible + 60, nowhere, "c1"), (heap + 9, b"\0", None)):
+        with tg.open(resealed(patched(data, at, new)), format="hdf5") as archive:
+            same(archive, {**expected, **({} if lost is None else {lost: np.zeros_like(expected[lost])})})
+
+
+@pytest.mark.parametrize("libver", LIBVERS, ids=str)
+def test_types_that_look_like_complex_numbers_or_bool(libver: Any) -> None:
+    def fill(made: Any) -> None:
+        made["other names"] = np.zeros(2, [("x", "<f4"), ("y", "<f4")])
+        made["other sizes"] = np.zeros(2, [("r", "<f4"), ("i", "<f8")])
+        made["integers"] = np.zeros(2, [("r", "<i4"), ("i", "<i4")])
+        made.create_dataset("enum", data=np.zeros(2, "i1"), dtype=needs("h5py").enum_dtype({"A": 0, "B": 1}, "i1"))
+
+    with tg.open(written(fill, libver=libver)) as archive:
+        found = {name: tensor.parts["data"].unknown_dtype for name, tensor in archive.items()}
+    assert found == {
+        "other names": "compound of 8 bytes",
+        "other sizes": "compound of 12 bytes",
+        "integers": "compound of 8 bytes",
+        "enum": "enum of 1 bytes",
+    }
+
+
+@pytest.mark.parametrize("libver", LIBVERS, ids=str)
+def test_texts_that_were_never_written_are_empty(libver: Any) -> None:
+    def fill(made: Any) -> None:
+        low = needs("h5py")
+        text = low.h5t.py_create(low.string_dtype(), logical=True)
+        low.h5a.create(made.id, b"never", text, low.h5s.create_simple((2,)))
+
+    with tg.open(written(fill, libver=libver)) as archive:
+        assert archive.metadata == {"never": ["", ""]}
+
+
 def test_a_dataset_that_is_only_its_fill_value_is_bounded() -> None:
     data = written(lambda made: made.create_dataset("w", shape=(1 << 40,), dtype="f4", chunks=(1 << 10,)))
     with pytest.raises(tg.LimitError) as caught:
@@ -596,6 +674,15 @@ def test_limits() -> None:
     for limits in (tg.Limits(tensors=1), tg.Limits(header_nbytes=500), tg.Limits(name_nbytes=0), tg.Limits(rank=1)):
         with pytest.raises(tg.LimitError):
             tg.open(data, limits=limits)
+
+
+def test_the_structure_is_charged_with_each_read() -> None:
+    """Its bytes and 16 more, up to the limit."""
+    for most, allowed in ((2 * (40 + 16), True), (2 * (40 + 16) - 1, False)):
+        objects = Objects(BufferSource(bytes(100)), 0, 100, most, 0)
+        objects.read(0, 40)
+        with nullcontext() if allowed else pytest.raises(tg.LimitError, match="header_nbytes"):
+            objects.read(60, 40)
 
 
 def test_mutants_raise_only_our_errors() -> None:

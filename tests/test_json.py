@@ -15,6 +15,8 @@ REFUSED: dict[str, tuple[bytes, type[Exception], str]] = {
     "infinity": (b"[-Infinity]", tg.FormatError, "syntax"),
     "many digits": (b"1" * 5000, tg.FormatError, "syntax"),
     "not UTF-8": (b'"\xff"', tg.FormatError, "utf8"),
+    "half of a character": (rb'["\ud800"]', tg.FormatError, "surrogate"),
+    "half of a character in a key": (rb'{"a": {"\uDFFF": 1}}', tg.FormatError, "surrogate"),
     "a key twice": (b'{"a": 1, "a": 1}', tg.FormatError, "duplicate"),
     "an inner key twice": (b'[{"a": {"b": 1, "b": 2}}]', tg.FormatError, "duplicate"),
     "lists": (b"[" * 4 + b"]" * 4, tg.LimitError, "depth"),
@@ -40,6 +42,7 @@ def test_refused(case: str) -> None:
         (b'{"a":{"b":{"c":[]}}}', None),
         (b'{"a":{"b":{"c":1}}}', {"a": {"b": {"c": 1}}}),
         (b'[[1],[1],[{"a":1}],{}]', [[1], [1], [{"a": 1}], {}]),
+        (rb'["\ud83d\ude00", "\\ud800"]', ["\U0001f600", "\\ud800"]),
         (b'["[[[[{{{{", "\\"[[[["]', ["[[[[{{{{", '"[[[[']),
     ],
 )

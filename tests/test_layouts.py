@@ -466,3 +466,17 @@ class TestAttributes:
             with tg.Writer(tmp_path / "x.zt") as out, pytest.raises(tg.InputError):
                 out.add("a", self.RAGGED, attributes=attributes)
         tg.dumps({"a": self.RAGGED}, format="ztensor", attributes={"a": {"dynd": "2 * var * int64"}})
+
+
+def test_sparse_tensors_that_share_their_structure_keep_their_values(tmp_path: Path) -> None:
+    """Only what shares all of its bytes is a tie."""
+    one = scipy.sparse.csr_array(np.eye(4))
+    two = scipy.sparse.csr_array((one.data * 2, one.indices, one.indptr), one.shape)
+    for format in ("ztensor@0.1", "ztensor@2"):
+        tg.save(tmp_path / "x.zt", {"one": one, "two": two, "none": np.zeros(0)}, format=format)
+        with tg.open(tmp_path / "x.zt") as archive:
+            assert archive["one"].scipy().toarray().tolist() == np.eye(4).tolist()
+            assert archive["two"].scipy().toarray().tolist() == (2 * np.eye(4)).tolist()
+            assert archive.find_ties() == {}
+            with tg.open(tg.dumps(archive, format=format)) as again:
+                assert again["two"].scipy().toarray().tolist() == (2 * np.eye(4)).tolist()

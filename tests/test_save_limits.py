@@ -166,3 +166,13 @@ def test_an_index_of_zt_may_be_as_large_as_that_of_a_million_tensors() -> None:
     data = tg.dumps({name: np.zeros(1, np.int8) for name in names}, format="ztensor@0.1")
     assert int.from_bytes(data[-8:], "little") > 100_000_000
     assert list(tg.open(data)) == names
+
+
+@pytest.mark.parametrize("format", ["safetensors", "bintensors"])
+def test_a_header_beyond_the_limit_is_told_from_a_file_that_is_none(format: str) -> None:
+    data = tg.dumps({"w": np.ones(3)}, format=format, metadata={"a": "b" * 500})
+    for given, said in ((data, "exceeds Limits.header_nbytes (100)"), (data[:300], f"not a {format} file, or damaged")):
+        with pytest.raises(tg.LimitError) as caught:
+            tg.open(given, format=format, limits=tg.Limits(header_nbytes=100))
+        assert said in caught.value.message
+        assert caught.value.rule == f"{format}.limit.header"

@@ -68,7 +68,7 @@ def test_a_chain_has_at_most_a_dozen_links(tmp_path: Path) -> None:
     shortened = [[now <= before for before, now in zip(*pair, strict=True)] for pair in pairwise(found)]
     assert all(map(any, zip(*shortened, strict=True))), "every chain was shortened"
     assert not any(map(all, shortened)), "the chains of a version are shortened together"
-    assert max(sizes[1:]) < 5 * sizes[1]
+    assert max(sizes[1:]) < 0.01295 * weights.nbytes, "five times a successor of one step"
     assert_clean(store)
 
 

@@ -316,6 +316,38 @@ def test_a_model_of_torch_is_changed_through_its_state_dict() -> None:
     assert turned["w"][1].tolist() == [2, 6, 10]
 
 
+def test_views_of_torch_that_have_no_array_are_written_back() -> None:
+    torch = needs("torch")
+    held = torch.complex(torch.arange(6.0), torch.arange(6.0) + 1)
+    for view in (held.clone().conj(), held.clone().conj().imag):  # that of a conjugate is negated when it is read
+        old = view.resolve_conj().resolve_neg().numpy().copy()
+        data = made({"w": old}, {"w": old + 1})
+        tg.store.apply(data, {"w": view})
+        assert (view.resolve_conj().resolve_neg().numpy() == old + 1).all()
+
+
+def test_a_value_that_is_no_array_must_be_that_of_the_delta() -> None:
+    """It can only stay as it is."""
+    words = tg.dynd.array(["a", "b"], "var * string")
+    data = made({"t": words, "w": np.zeros(3)}, {"t": words, "w": np.ones(3)})
+    for other in (tg.dynd.array([1, 2], "var * int64"), tg.dynd.array(["a", "c"], "var * string")):
+        held = np.zeros(3)
+        with pytest.raises(tg.InputError) as caught:
+            tg.store.apply(data, {"t": other, "w": held})
+        assert (caught.value.rule, caught.value.tensor) == ("delta.base", "t")
+        assert not held.any()
+    held = np.zeros(3)
+    tg.store.apply(data, {"t": words, "w": held})
+    assert held.all()
+
+
+def test_arrays_that_interleave_do_not_share() -> None:
+    whole = np.zeros((10, 2))
+    old = {"a": whole[:, 0], "b": whole[:, 1], "c": whole[:, 1]}
+    tg.store.apply(made(copied(old), {"a": np.ones(10), "b": np.zeros(10), "c": np.zeros(10)}), old)
+    assert whole.tolist() == [[1, 0]] * 10
+
+
 # Damage
 
 

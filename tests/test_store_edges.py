@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+from peers import needs
 from stores import assert_clean, flip, packs, same_tensors, step, tensors
 from tensorglot.store import Store
 from tensorglot.store.refs import read_ref, swap_ref
@@ -227,3 +228,18 @@ def test_a_removed_tensor_that_the_base_lacks(tmp_path: Path) -> None:
 def test_a_name_that_the_module_does_not_have() -> None:
     with pytest.raises(AttributeError, match=r"'tensorglot\.store' has no attribute 'nothing'"):
         _ = tg.store.nothing
+
+
+def test_a_sparse_tensor_is_stored_as_the_difference_from_its_predecessor(store: Store, tmp_path: Path) -> None:
+    sparse = needs("scipy.sparse")
+    rng = np.random.default_rng(4)
+    values = rng.standard_normal(40_000)
+    place = (np.arange(40_000), np.arange(40_000) % 500)
+    store.commit("main", {"s": sparse.csr_array((values, place), (40_000, 500))})
+    before = sum(path.stat().st_size for path in packs(tmp_path / "store"))
+    values[::1000] += 1
+    store.commit("main", {"s": sparse.csr_array((values, place), (40_000, 500))})
+    assert sum(path.stat().st_size for path in packs(tmp_path / "store")) - before < before / 20
+    with store.checkout("main") as archive:
+        assert archive["s"].parts["values"].array().tobytes() == values.tobytes()
+    assert_clean(store)

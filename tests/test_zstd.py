@@ -353,6 +353,14 @@ class TestStream:
         for frames in (known, unknown, [known[0], skippable(b"abc"), unknown[1], known[2], skippable(b"")]):
             assert self.decoded(b"".join(frames), len(b"".join(parts)), step) == b"".join(parts)
 
+    def test_a_piece_that_ends_behind_a_frame(self) -> None:
+        """At its end, and in the header of the next one."""
+        parts = [b"abc" * 10, np.random.default_rng(3).bytes(5000)]
+        for first in (zstandard.compress(parts[0]), streamed(parts[0])):
+            encoded = first + zstandard.compress(parts[1])
+            for step in (len(first), len(first) + 5, len(first) + 100):
+                assert self.decoded(encoded, 5030, step) == b"".join(parts)
+
     @pytest.mark.parametrize("step", [1, 1000])
     def test_what_is_wrong_at_once_is_wrong_in_a_stream(self, step: int) -> None:
         good = zstandard.compress(b"abc" * 500)

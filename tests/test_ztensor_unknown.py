@@ -185,3 +185,18 @@ def test_nothing_is_allocated_for_what_cannot_be_decoded(index: Any) -> None:
                 held.numpy()
 
     assert allocated_nbytes(refused) < 8 * MB
+
+
+@pytest.mark.parametrize("count", [256, 257])
+def test_more_unknown_types_than_one_byte_counts(count: int) -> None:
+    data = file2({"objects": {f"t{i}": tensor(parts={"data": part(type=f"my.type{i}")}) for i in range(count)}})
+    with tg.open(data) as archive:
+        if count > 256:
+            with pytest.raises(tg.UnsupportedError) as caught:
+                tg.dumps(archive, format="ztensor@0.1")
+            assert caught.value.rule == "ztensor.write.dtype"
+            return
+        with tg.open(tg.dumps(archive, format="ztensor@0.1")) as other:
+            assert [t.parts["data"].unknown_dtype for t in other.values()] == [
+                f"my.type{i} over u8" for i in range(count)
+            ]

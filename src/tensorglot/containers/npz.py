@@ -237,13 +237,13 @@ def _check_json(value: Any, depth: int) -> None:
             _check_json(item, depth - 1)
 
 
-def edit(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
+def edit(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
     """The archive with another comment: nothing before the end record changes."""
     source = cast("Source", archive.source)
     end = ziparchive.find_comment(source.read_bytes, source.size) - ziparchive.END_NBYTES
     yield Span(source, 0, end)
     record = source.read_bytes(end, ziparchive.END_NBYTES)
-    yield ziparchive.with_comment(record, b"" if metadata is None else _encode(metadata))
+    yield ziparchive.with_comment(record, _encode(metadata))
 
 
 def _read_member(

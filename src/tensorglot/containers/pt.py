@@ -52,7 +52,7 @@ class _Outline:
         repeated = 0
         for name, tensor in tensors.items():
             try:
-                repeated += add_tensor(builder, name, tensor, saved, options.limits.rank)
+                repeated += add_tensor(builder, name, tensor, saved, options.limits)
             except UnsupportedError as error:
                 notes.append(Note(error.rule, f"'{escape(name)}' is left out: {error.message}"))
             check_repeated(repeated, source.size, options.limits, "pt", name)

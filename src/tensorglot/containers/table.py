@@ -121,7 +121,7 @@ class Container:
     write: Callable[[Archive, WriteOptions], Iterator[Chunk]] | None = None
     outline: Callable[[Source, ReadOptions], Outline | None] | None = None
     """What is known of a file at a server by few requests; None if that is all, so that `read` is as quick."""
-    edit: Callable[[Archive, Mapping[str, Any] | None], Iterator[Chunk]] | None = None
+    edit: Callable[[Archive, Mapping[str, Any]], Iterator[Chunk]] | None = None
     """Replaces the metadata without rewriting the tensors."""
     revise: Callable[[Archive, Revision], Iterator[Chunk]] | None = None
     """Drops, replaces and adds tensors, copying the stored bytes of the others."""

@@ -6,9 +6,8 @@ all values are 1 or -1, one bit each. No table has to be stored, as Huffman's is
 chunk. In order, each from a byte on, the lowest bit first:
 
     head        a word: width 4 bits, a 5, b 6, c 5, count 21, exceptions 21
-    low gaps    the lowest a bits of every gap
+    low bits    of every change: the lowest a bits of its gap, the lowest b bits of its value less one
     high gaps   the rest of every gap in unary: that many zeros, and a one
-    values      the lowest b bits of every value less one
     exceptions  of values that have more bits: how many values were passed, as a Rice code of c low bits, which come
                 last; then the rest, which is not zero, as Elias' gamma: zeros, as many as bits follow the highest
 
@@ -60,68 +59,77 @@ _MOST_BITS = cython.declare(cython.int, 20)
 """Of a gap that are not in unary."""
 
 
-def width_and_count(data: cython.const[cython.uchar][::1]) -> tuple[int, int]:
-    """Of a delta: bytes of an element, and elements that change. At least the head is there."""
-    return data[0] & 15, (data[2] >> 4 | data[3] << 4 | data[4] << 12 | (data[5] & 1) << 20)
-
-
 def patch(
     data: cython.const[cython.uchar][::1],
     deltas: cython.longlong[::1],
-    width: cython.Py_ssize_t,
     undo: cython.bint,
     room: cython.uchar[::1],
     out: cython.uchar[::1],
 ) -> bool:
     """Applies packed deltas to `out`, one after the other; with `undo`, the one that there is backwards.
 
-    `deltas` has COLUMNS numbers of each: where it ends in `data`, SPARE bytes apart, and two that are used up. `room`
-    is used up, too; it has CHANGE_NBYTES for each change. False, and nothing, unless all are deltas of elements of
-    that width, which is 1, 2 or 4, lead to elements of `out`, and end where they should.
+    `deltas` has COLUMNS numbers of each: where it ends in `data`, SPARE bytes apart, and two that are used up. Each is
+    followed by the XOR of the bytes behind the last element. `room` is used up: CHANGE_NBYTES for each change of a
+    delta, better of all. False, and nothing if there is one delta, unless all are of elements of one width, lead to
+    elements of `out`, and end where they should.
     """
     count: cython.Py_ssize_t = len(deltas) // _COLUMNS
-    if width not in (1, 2, 4) or len(out) == 0:
+    width: cython.Py_ssize_t = data[0] & 15 if len(data) > 0 else 0
+    if count == 0 or len(out) == 0 or width not in (1, 2, 4):
         return False
     elements: cython.longlong = len(out) // width
+    rest: cython.longlong = len(out) % width
     i: cython.Py_ssize_t
+    at: cython.longlong
     begin: cython.longlong = 0
-    used: cython.longlong = 0
     # Invariant: every delta lies between the end of the one before it and the spare bytes, and has a head.
     for i in range(count):
-        if not 8 <= deltas[i * _COLUMNS] - begin <= len(data) - _SPARE - begin:
+        if not 8 + rest <= deltas[i * _COLUMNS] - begin <= len(data) - _SPARE - begin:
             return False
         begin = deltas[i * _COLUMNS]
     begin = 0
     if cython.compiled:
-        if count == 0:
-            return True
         source: cython.p_const_uchar = uchars_in(data)
         table: cython.p_longlong = longlongs_out(deltas)
         numbers: cython.p_uchar = uchars_out(room if len(room) > 0 else out)
         target: cython.p_uchar = uchars_out(out)
-        left: cython.longlong = len(room)
+        first: cython.Py_ssize_t = 0
+        size: cython.longlong = len(room)
+        filled: cython.longlong = 0
+        used: cython.longlong = 0
         with cython.nogil:
+            # Invariant: the deltas from `first` to i are the changes in the `filled` bytes of the room.
             for i in range(count):
-                used = _unpack(source, begin, table + i * _COLUMNS, width, undo, elements, numbers, left)
+                used = _unpack(
+                    source, begin, table + i * _COLUMNS, rest, width, undo, elements, numbers + filled, size - filled
+                )
+                if used == -2 and filled > 0:
+                    _patch_all(table + first * _COLUMNS, i - first, width, numbers, target, elements)
+                    first = i
+                    filled = 0
+                    used = _unpack(source, begin, table + i * _COLUMNS, rest, width, undo, elements, numbers, size)
                 if used < 0:
                     break
-                numbers += used
-                left -= used
+                filled += used
                 begin = table[i * _COLUMNS]
             if used >= 0:
-                _patch_all(table, count, width, numbers - len(room) + left, target, elements)
+                _patch_all(table + first * _COLUMNS, count - first, width, numbers, target, elements)
+                for i in range(count):
+                    for at in range(rest):
+                        target[elements * width + at] ^= source[table[i * _COLUMNS] - rest + at]
         return bool(used >= 0)
     found = []
     for end in np.frombuffer(deltas, np.int64)[::COLUMNS].tolist():
-        changes = _unpack_with_numpy(memoryview(data)[begin:end], width, elements)
-        if changes is None:
+        changes = _unpack_with_numpy(memoryview(data)[begin : end - rest], width, elements)
+        if changes is None or len(changes[0]) * CHANGE_NBYTES > len(room):
             return False
-        found.append(changes)
+        found.append((*changes, memoryview(data)[end - rest : end]))
         begin = end
-    written = np.frombuffer(out, f"<u{width}", elements)
-    for positions, values in found:
+    written, behind = np.frombuffer(out, f"<u{width}", elements), np.frombuffer(out, np.uint8)[len(out) - rest :]
+    for positions, values, last in found:
         change = (values >> 1) ^ -(values & 1)
         written[positions] += (-change if undo else change).astype(written.dtype)
+        behind ^= np.frombuffer(last, np.uint8)
     return True
 
 
@@ -133,17 +141,18 @@ def _unpack(
     data: cython.p_const_uchar,
     begin: cython.longlong,
     row: cython.p_longlong,
+    rest: cython.longlong,
     width: cython.Py_ssize_t,
     undo: cython.bint,
     elements: cython.longlong,
     out: cython.p_uchar,
     room: cython.longlong,
 ) -> cython.longlong:
-    """The changes of one delta, each a position and what is added to the element there; their bytes, or -1.
+    """The changes of one delta, each a position and what is added to the element there; their bytes.
 
-    The row gets the number of changes, and how many are done.
+    -1 if it is malformed, -2 if there is not the room. The row gets the number of changes, and how many are done.
     """
-    end: cython.longlong = row[0]
+    end: cython.longlong = row[0] - rest
     head: cython.ulonglong = bits_at(data, 8 * begin)
     low_bits: cython.longlong = head >> 4 & 31
     value_bits: cython.longlong = head >> 9 & 63
@@ -156,21 +165,18 @@ def _unpack(
         or head >> 62 != 0
         or count > elements
         or count > _MOST
-        or count * 8 > room
     ):
         return -1
+    if count * 8 > room:
+        return -2
     begin += 8
-    at = begin + (count * low_bits + 7) // 8
+    at = begin + (count * (low_bits + value_bits) + 7) // 8
     if at > end:
-        return -1
-    begin = _unpack_gaps(data, begin, at, end, count, low_bits, elements, out)
-    at = begin + (count * value_bits + 7) // 8
-    if begin < 0 or at > end:
         return -1
     row[1] = count
     row[2] = 0
-    _unpack_values(data, begin, count, value_bits, undo, out)
-    if _unpack_exceptions(data, begin, at, end, count, head, width, undo, out) != end:
+    at = _unpack_changes(data, begin, at, end, count, low_bits, value_bits, undo, elements, out)
+    if at < 0 or _unpack_exceptions(data, begin, at, end, count, head, width, undo, out) != end:
         return -1
     return count * 8
 
@@ -179,20 +185,27 @@ def _unpack(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _unpack_gaps(
+def _unpack_changes(
     data: cython.p_const_uchar,
-    lows: cython.longlong,
+    begin: cython.longlong,
     at: cython.longlong,
     end: cython.longlong,
     count: cython.longlong,
     low_bits: cython.longlong,
+    value_bits: cython.longlong,
+    undo: cython.bint,
     elements: cython.longlong,
     out: cython.p_uchar,
 ) -> cython.longlong:
-    """Positions; where the unary ends, or -1. Lows lie before `at`, the unary from there on, before `end`."""
+    """Positions, and values as if there were no exceptions; where the unary ends, or -1.
+
+    The low bits lie before `at`, the unary from there on, before `end`.
+    """
     mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
+    value_mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
     bits: cython.ulonglong
-    low: cython.longlong = 8 * lows
+    both: cython.ulonglong
+    low: cython.longlong = 8 * begin
     bit: cython.longlong = 0
     last: cython.longlong = -1
     here: cython.longlong
@@ -200,43 +213,25 @@ def _unpack_gaps(
     stop: cython.p_uchar = out + count * 8
     if count == 0:
         return at
-    # Invariant: out < stop; the ones before `bit` belong to the positions that are written. They ascend, so that the
-    # last one tells whether all are elements.
+    # Invariant: out < stop; the ones before `bit` belong to the changes that are written. Positions ascend, so that the
+    # last one tells whether all are elements. 20 and 32 low bits, with seven before them, are in a word.
     while at + bit // 8 < end:
         bits = bits_at(data, 8 * at + bit)
         while bits:
             here = bit + trailing_zeros(bits)
             bits &= bits - 1
-            position += 1 + ((here - last - 1) << low_bits | bits_at(data, low) & mask)
+            both = bits_at(data, low)
+            position += 1 + ((here - last - 1) << low_bits | both & mask)
             last = here
-            low += low_bits
+            low += low_bits + value_bits
             put_uint(out, 0, position)
+            _put_value(out, 0, (both >> low_bits & value_mask) + 1, undo)
             out += 8
             if out == stop:
                 at += last // 8 + 1
                 return at if at <= end and position < elements else -1
         bit += 64
     return -1
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _unpack_values(
-    data: cython.p_const_uchar,
-    begin: cython.longlong,
-    count: cython.longlong,
-    bits: cython.longlong,
-    undo: cython.bint,
-    out: cython.p_uchar,
-) -> cython.void:
-    """The values, as if there were no exceptions."""
-    i: cython.longlong
-    mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << bits) - 1
-    # bits <= 32, which with seven bits before them are in a word.
-    for i in range(count):
-        _put_value(out, i, (bits_at(data, 8 * begin + i * bits) & mask) + 1, undo)
 
 
 @cython.cfunc
@@ -273,6 +268,7 @@ def _unpack_exceptions(
     position: cython.longlong = -1
     zeros: cython.longlong
     value: cython.ulonglong
+    gap_bits: cython.longlong = head >> 4 & 31
     mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
     if left > count or low_bits > _MOST_BITS:
         return -1
@@ -292,7 +288,8 @@ def _unpack_exceptions(
             return -1
         value = cython.cast(cython.ulonglong, 1) << zeros
         value |= bits_at(data, bit - zeros) & (value - 1)
-        value = value << value_bits | bits_at(data, 8 * lows + position * value_bits) & mask
+        value <<= value_bits
+        value |= bits_at(data, 8 * lows + position * (gap_bits + value_bits)) >> gap_bits & mask
         _put_value(out, position, value + 1, undo)
         left -= 1
     return (bit + 7) // 8
@@ -452,8 +449,7 @@ def _pack(
             exceptions = longer
     low_bits: cython.longlong = _best_bits(gaps, count)
     passed_bits: cython.longlong = max(0, bit_length(11 * count // (16 * exceptions + 1)) - 1)
-    size = 8 + (count * low_bits + 7) // 8 + (_unary(gaps, count, low_bits) + 7) // 8
-    size += (count * value_bits + 7) // 8
+    size = 8 + (count * (low_bits + value_bits) + 7) // 8 + (_unary(gaps, count, low_bits) + 7) // 8
     best = 0
     longer = -1
     for i in range(count):
@@ -471,12 +467,10 @@ def _pack(
     bits = 8 * 8
     for i in range(count):
         bits = _put(out, bits, gaps[i] & ((1 << low_bits) - 1), low_bits)
+        bits = _put(out, bits, values[i] & ((cython.cast(cython.longlong, 1) << value_bits) - 1), value_bits)
     bits = (bits + 7) // 8 * 8
     for i in range(count):
         bits = _put(out, bits + (gaps[i] >> low_bits), 1, 1)
-    bits = (bits + 7) // 8 * 8
-    for i in range(count):
-        bits = _put(out, bits, values[i] & ((cython.cast(cython.longlong, 1) << value_bits) - 1), value_bits)
     bits = (bits + 7) // 8 * 8
     longer = -1
     for i in range(count):
@@ -568,17 +562,18 @@ def _unpack_with_numpy(body: memoryview, width: int, elements: int) -> tuple[Num
         return None
     bits = np.unpackbits(np.frombuffer(body, np.uint8), bitorder="little")
     at = 8 * HEAD_NBYTES
-    if not exceptions <= count <= min(elements, MOST) or at + count * low_bits > len(bits):
+    each = low_bits + value_bits
+    if not exceptions <= count <= min(elements, MOST) or at + count * each > len(bits):
         return None
-    lows, at = _numbers(bits, at, count, low_bits), _next_byte(at + count * low_bits)
+    both, at = _numbers(bits, at, count, each), _next_byte(at + count * each)
+    lows, values = both & (1 << low_bits) - 1, both >> low_bits
     ones = np.flatnonzero(bits[at:])[:count]
     if len(ones) < count:
         return None
     gaps = ((np.diff(ones, prepend=-1) - 1) << low_bits) + lows
     at = _next_byte(at + int(ones[-1]) + 1) if count else at
-    if gaps.sum() + count > elements or at + count * value_bits > len(bits):
+    if gaps.sum() + count > elements:
         return None
-    values, at = _numbers(bits, at, count, value_bits), _next_byte(at + count * value_bits)
     stream, bit, position = bits[at:].tobytes(), 0, -1
     for _ in range(exceptions):
         one = stream.find(1, bit)
@@ -623,9 +618,8 @@ def _pack_with_numpy(gaps: Numbers, values: Numbers, width: int, out: memoryview
     body = b"".join(
         (
             head.to_bytes(HEAD_NBYTES, "little"),
-            _bits_of(gaps, low_bits),
+            _bits_of(gaps & (1 << low_bits) - 1 | (values & (1 << value_bits) - 1) << low_bits, low_bits + value_bits),
             np.packbits(ones, bitorder="little").tobytes(),
-            _bits_of(values, value_bits),
             np.packbits(np.frombuffer(stream, np.uint8), bitorder="little").tobytes(),
         )
     )

@@ -32,6 +32,8 @@ from tensorglot.threads import Lock
 
 __all__ = ["Backend", "Directory", "Entry", "File", "Writer"]
 
+_TAIL_NBYTES = 16 << 10
+"""What is read of the end of a file at once: a second read costs less than bytes that nobody needs."""
 _OPEN_FILES = 64
 """Packs that are kept open."""
 _FOLDERS = ("packs", "refs", "condemned", "writers")
@@ -178,7 +180,7 @@ class Directory:
 
     def read_tail(self, key: str, nbytes: int) -> tuple[memoryview, int]:
         file = FileSource(self._path(key))
-        nbytes = min(nbytes, file.size)
+        nbytes = min(nbytes, _TAIL_NBYTES, file.size)
         return memoryview(file.read_bytes(file.size - nbytes, nbytes)), file.size
 
     def get(self, key: str) -> bytes | None:

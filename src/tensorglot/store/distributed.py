@@ -21,7 +21,7 @@ from tensorglot.containers.dcp.checkpoint import Place
 from tensorglot.containers.dcp.directory import Directory, box_in
 from tensorglot.containers.dcp.manifest import INDEX, Manifest
 from tensorglot.containers.table import ReadOptions
-from tensorglot.errors import FormatError, LimitError
+from tensorglot.errors import FormatError
 from tensorglot.io.local import BufferSource
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.payload import CheckedBy
@@ -79,8 +79,7 @@ def join_boxes(boxes: Archive, reopen: Callable[[], Archive] | None) -> Archive:
     limits = boxes.limits
     if INDEX not in boxes or boxes[INDEX].layout != "dense":
         raise FormatError(f"the commit of a distributed checkpoint needs {INDEX}", rule="store.dcp")
-    if boxes[INDEX].nbytes > limits.header_or():
-        raise LimitError(f"an index of {boxes[INDEX].nbytes} bytes exceeds Limits.header_nbytes", rule="dcp.limit")
+    limits.check_header(boxes[INDEX].nbytes, "index", rule="dcp.limit")
     source = BufferSource(boxes[INDEX].numpy().tobytes())
     options = ReadOptions(limits=limits)
     return Archive(read_index(source, _Boxes(boxes, options), options), source, limits=limits, reopen=reopen)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from itertools import accumulate
+from itertools import accumulate, groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -35,7 +35,7 @@ import numpy.typing as npt
 
 from tensorglot.errors import FormatError, InputError
 from tensorglot.kernels import packed, planes
-from tensorglot.memory import scratch
+from tensorglot.memory import SCRATCH_NBYTES, scratch
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
 
@@ -74,7 +74,8 @@ SPARSE_HEAD = struct.Struct("<BII")
 WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 _WAITING_NBYTES = 2 << 20
-"""Size of decoded sparse deltas that are applied together, unless it is one."""
+"""Size of decoded sparse deltas that are applied together."""
+_SPARE = bytes(packed.SPARE)
 
 
 def check_size(chunk: memoryview) -> None:
@@ -98,8 +99,11 @@ def decode(encoding: int, body: memoryview, out: memoryview) -> None:
         out[whole:] = body[: len(out) - whole]
     elif encoding == Encoding.PLANES:
         parsed = _parse(encoding, body, len(out))
-        with scratch() as memory:
-            planes.merge(parsed.decode(memory.room(parsed.nbytes, 0)), parsed.width, out)
+        if parsed.width == 1:
+            parsed.decode(out)
+        else:
+            with scratch() as memory:
+                planes.merge(parsed.decode(memory.room(parsed.nbytes, 0)), parsed.width, out)
         out[len(out) - len(parsed.tail) :] = parsed.tail
     else:
         raise _malformed(
@@ -114,6 +118,9 @@ def apply(encoding: int, body: memoryview, out: memoryview, *, undo: bool = Fals
     """
     body, out = memoryview(body).cast("B"), memoryview(out).cast("B")
     check_size(out)
+    if encoding == Encoding.PACKED_DIFFERENCE:
+        _apply_packed([body], out, undo=undo)
+        return
     parsed = _parse_delta(encoding, body, len(out))
     if parsed.patches:
         _patch([parsed], out, undo=undo)
@@ -125,11 +132,35 @@ def apply_chain(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> No
     """Applies deltas one after the other, sparse ones together. After an error the contents of `out` are undefined."""
     out = memoryview(out).cast("B")
     check_size(out)
+    for width, several in groupby(deltas, _packed_width):
+        if width:
+            _apply_packed([body for _, body in several], out)
+        else:
+            _apply_others(several, out)
+
+
+def _packed_width(delta: tuple[int, memoryview]) -> int:
+    """The width of the elements of a packed delta, or 0."""
+    encoding, body = delta
+    return body[0] & 15 if encoding == Encoding.PACKED_DIFFERENCE and body else 0
+
+
+def _apply_packed(bodies: Sequence[memoryview], out: memoryview, *, undo: bool = False) -> None:
+    """Applies packed deltas of elements of one width."""
+    table = np.zeros((len(bodies), packed.COLUMNS), np.int64)
+    table[:, 0] = list(accumulate(map(len, bodies)))
+    with scratch() as memory:
+        room = memory.room(SCRATCH_NBYTES, 0)
+        if not packed.patch(b"".join((*bodies, _SPARE)), table.reshape(-1), undo, room, out):
+            raise _malformed("the bits are not those of a packed delta of elements that the chunk has")
+
+
+def _apply_others(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> None:
     waiting: list[_Body] = []
     nbytes = 0
     for encoding, body in deltas:
         parsed = _parse_delta(encoding, body, len(out))
-        if waiting and not (parsed.like(waiting[0]) and nbytes + parsed.nbytes <= _WAITING_NBYTES):
+        if waiting and not (parsed.patches and parsed.width == waiting[0].width and nbytes <= _WAITING_NBYTES):
             _patch(waiting, out)
             waiting, nbytes = [], 0
         if parsed.patches:
@@ -151,7 +182,7 @@ class _Body(NamedTuple):
     gaps: int
     """Bytes."""
     nbytes: int
-    """Size of the gaps and planes, or of the positions and values of a packed delta."""
+    """Size of the gaps and planes."""
     frame: memoryview
     tail: memoryview
 
@@ -159,14 +190,6 @@ class _Body(NamedTuple):
     def patches(self) -> bool:
         """Whether it is a sparse delta of elements that are words: the kernel `patch` applies it."""
         return self.encoding in _SPARSE and self.width in WORDS
-
-    @property
-    def packed(self) -> bool:
-        return self.encoding == Encoding.PACKED_DIFFERENCE
-
-    def like(self, other: _Body) -> bool:
-        """Whether both can be applied together, if the other is a sparse delta of words."""
-        return self.patches and (self.width, self.packed) == (other.width, other.packed)
 
     def decode(self, out: memoryview) -> memoryview:
         """The gaps and planes."""
@@ -181,18 +204,9 @@ class _Body(NamedTuple):
 def _parse_delta(encoding: int, body: memoryview, nbytes: int) -> _Body:
     if encoding not in IS_DELTA:
         raise _malformed(f"encoding {encoding} is {'no delta' if encoding in set(Encoding) else 'unknown'}")
-    return (_parse_packed if encoding == Encoding.PACKED_DIFFERENCE else _parse)(encoding, body, nbytes)
-
-
-def _parse_packed(encoding: int, body: memoryview, nbytes: int) -> _Body:
-    """The parts of a packed delta. The kernel parses the bits; here the head says how much room they need."""
-    if len(body) < packed.HEAD_NBYTES:
-        raise _short(packed.HEAD_NBYTES - len(body))
-    width, count = packed.width_and_count(body)
-    if width not in packed.WIDTHS or count > min(nbytes // width, packed.MOST):
-        raise _malformed(f"{count} packed changes of elements of {width} bytes in a chunk of {nbytes}")
-    end = len(body) - nbytes % width
-    return _Body(encoding, width, count, 0, count * packed.CHANGE_NBYTES, body[:end], body[end:])
+    if encoding == Encoding.PACKED_DIFFERENCE:
+        raise _short(packed.HEAD_NBYTES)
+    return _parse(encoding, body, nbytes)
 
 
 def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
@@ -219,23 +233,14 @@ def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
 
 def _patch(deltas: Sequence[_Body], out: memoryview, *, undo: bool = False) -> None:
     """Applies sparse deltas of words of one width."""
-    width, nbytes = deltas[0].width, sum(each.nbytes for each in deltas)
+    table = [(each.gaps, each.values, each.encoding == Encoding.SPARSE_DIFFERENCE, 0, 0, 0) for each in deltas]
+    ends = list(accumulate(each.nbytes for each in deltas))
     with scratch() as memory, scratch() as other:
-        room = memory.room(nbytes, 0)
-        if deltas[0].packed:
-            frames = [each.frame for each in deltas]
-            table = np.zeros((len(deltas), packed.COLUMNS), np.int64)
-            table[:, 0] = list(accumulate(map(len, frames)))
-            bits = b"".join((*frames, bytes(packed.SPARE)))
-            if not packed.patch(bits, table.reshape(-1), width, undo, room, out):
-                raise _malformed("the bits are not those of a packed delta of elements that the chunk has")
-        else:
-            rows = [(each.gaps, each.values, each.encoding == Encoding.SPARSE_DIFFERENCE, 0, 0, 0) for each in deltas]
-            data = other.room(nbytes, 0)
-            for each, end in zip(deltas, accumulate(each.nbytes for each in deltas), strict=True):
-                each.decode(data[end - each.nbytes : end])
-            if not planes.patch(data, np.array(rows, np.int64).reshape(-1), width, undo, room, out):
-                raise _wrong_gaps()
+        data, room = memory.room(ends[-1], 0), other.room(ends[-1], 0)
+        for each, end in zip(deltas, ends, strict=True):
+            each.decode(data[end - each.nbytes : end])
+        if not planes.patch(data, np.array(table, np.int64).reshape(-1), deltas[0].width, undo, room, out):
+            raise _wrong_gaps()
     for each in deltas:
         _change_tail(out, each.tail)
 

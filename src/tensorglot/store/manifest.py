@@ -17,7 +17,7 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from tensorglot.cached import cached_property
 from tensorglot.errors import FormatError
@@ -141,7 +141,7 @@ def _malformed() -> FormatError:
 
 
 class Manifest:
-    """The names of one commit, read node by node; with `read_each`, all nodes below one at once."""
+    """The names of one commit, read node by node; with `read_each`, all leaves level by level."""
 
     def __init__(self, root: CID, read: Read, read_each: Callable[[Sequence[CID]], list[bytes]] | None = None) -> None:
         self.root = root
@@ -156,12 +156,17 @@ class Manifest:
             node = self._nodes[link] = parse_node(self._read(link))
         return node
 
-    def _below(self, node: Node) -> list[CID]:
-        """The links of an inner node, whose nodes will be needed."""
-        if self._read_each is not None and node.digests is not None:
-            new = [link for link in dict.fromkeys(node.links) if link not in self._nodes]
-            self._nodes.update(zip(new, map(parse_node, self._read_each(new)), strict=True))
-        return node.links
+    def _read_all(self, read_each: Callable[[Sequence[CID]], list[bytes]]) -> None:
+        """Reads the nodes of a level at once: they are in the packs of many commits, and many in each."""
+        level = [self._node(self.root)]
+        for _ in range(MAX_LEVELS):
+            inner = [node for node in level if not node.leaf and node.digests is not None]
+            links = dict.fromkeys(chain.from_iterable(node.links for node in inner))
+            new = [link for link in links if link not in self._nodes]
+            if not new:
+                break
+            level = list(map(parse_node, read_each(new)))
+            self._nodes.update(zip(new, level, strict=True))
 
     def find(self, name: str) -> CID | None:
         """The link of one tensor, by reading the nodes on the way to it."""
@@ -183,6 +188,8 @@ class Manifest:
 
     def leaves(self, most: int) -> list[Node]:
         """The nodes that have them."""
+        if self._read_each is not None:
+            self._read_all(self._read_each)
         found: list[Node] = []
         count, last = 0, b""
         stack = [(self.root, 0, "")]
@@ -201,7 +208,7 @@ class Manifest:
                 if count > most:
                     raise FormatError(f"more than {most} tensors (Limits.tensors)", rule="store.manifest.count")
             else:
-                below = zip(self._below(node), [level + 1] * len(node.names), node.names, strict=True)
+                below = zip(node.links, [level + 1] * len(node.names), node.names, strict=True)
                 stack.extend(reversed(list(below)))
         return found
 

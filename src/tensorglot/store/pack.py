@@ -8,7 +8,8 @@ A record has an encoding and, if that is a delta, the digest of the block it was
 from. The index is columns: for each block its digest (sorted), its record and its place
 in the decoded record; for each record its span, decoded size, encoding, base, and what it
 costs to decode: the number of deltas (depth) and the stored bytes of all of them (chain).
-It is read by one request if it is small, and by two if not.
+It is read by one request if it is small, and by two if not. All numbers are one zstd frame;
+packs of version 1, which are read as well, have them as they are, and say where records begin.
 
 A record is trusted for nothing: a block is compared with its digest after decoding.
 Knows bytes and digests; knows nothing of what blocks mean.
@@ -26,7 +27,9 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, TruncatedError
+from tensorglot.kernels import planes
 from tensorglot.store.backend import Backend, File
+from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES, DIGEST_NBYTES
 
 __all__ = ["GROUP_NBYTES", "MAX_CHAIN", "MAX_DEPTH", "NO_BASE", "PackIndex", "PackWriter", "Record", "read_index"]
@@ -38,19 +41,20 @@ MAX_DEPTH = 12
 MAX_CHAIN = 2
 """Stored bytes that are read to decode a block, as a multiple of its size."""
 
-_MAGIC = b"tgpack\x001"
+_MAGIC = b"tgpack\x002"
+_MAGIC_1 = b"tgpack\x001"
 _FOOTER = struct.Struct("<QQ32s8s")
 _COUNTS = struct.Struct("<III")
 _TAIL_NBYTES = 256 << 10
 """Read at once, in the hope that the index fits."""
 NO_BASE = 0xFFFFFFFF
 _BLOCK_COLUMNS = (("record", "<u4"), ("begin", "<u4"), ("nbytes", "<u4"))
-_RECORD_COLUMNS = (
-    ("offset", "<u8"), ("stored", "<u4"), ("decoded", "<u4"), ("chain", "<u4"), ("base", "<u4"), ("encoding", "u1"),
-    ("depth", "u1"),
-)  # fmt: skip
-_BLOCK_NBYTES = DIGEST_NBYTES + 12
-_RECORD_NBYTES = 26
+_RECORD_WORDS = (("stored", "<u4"), ("decoded", "<u4"), ("chain", "<u4"), ("base", "<u4"))
+_RECORD_COLUMNS = (*_RECORD_WORDS, ("encoding", "u1"), ("depth", "u1"))
+_RECORD_COLUMNS_1 = (("offset", "<u8"), *_RECORD_COLUMNS)
+_BLOCK_NBYTES = 12
+_RECORD_NBYTES = 18
+_WORD = 4
 
 
 class Record(NamedTuple):
@@ -124,7 +128,7 @@ def read_index(backend: Backend, key: str) -> PackIndex:
     if size < len(_MAGIC) + _FOOTER.size:
         raise TruncatedError(f"pack truncated: has {size} bytes", rule="pack.footer", offset=size, path=key)
     offset, nbytes, digest, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
-    if magic != _MAGIC:
+    if magic not in (_MAGIC, _MAGIC_1):
         raise TruncatedError("pack truncated, or not a pack: no footer at its end", rule="pack.footer", path=key)
     if offset < len(_MAGIC) or offset + nbytes + _FOOTER.size != size:
         raise FormatError(
@@ -138,25 +142,62 @@ def read_index(backend: Backend, key: str) -> PackIndex:
     if blake3(data).digest() != digest:
         raise FormatError("the index does not match its hash", rule="pack.index", offset=offset, path=key)
     try:
-        return _parse(data, size, offset)
+        return (_parse if magic == _MAGIC else _parse_1)(data, size, offset)
     except FormatError as error:
         error.path = key
         raise
 
 
 def _parse(data: memoryview, size: int, end: int) -> PackIndex:
-    if len(data) < _COUNTS.size:
-        raise FormatError("the index is too short", rule="pack.index", offset=end)
-    blocks, records, bases = _COUNTS.unpack(data[: _COUNTS.size])
-    if len(data) != _COUNTS.size + blocks * _BLOCK_NBYTES + records * _RECORD_NBYTES + bases * DIGEST_NBYTES:
-        raise FormatError("the index does not have the size that its counts require", rule="pack.index", offset=end)
+    blocks, records, bases = _counts(data, end)
+    numbers = bytearray(blocks * _BLOCK_NBYTES + records * _RECORD_NBYTES)
+    frame = _COUNTS.size + (blocks + bases) * DIGEST_NBYTES
+    if not bases <= records <= blocks or frame > len(data):  # which bounds what the frame may decode to
+        raise _wrong_size(end)
+    split = memoryview(bytearray(len(numbers)))
+    if numbers:
+        try:
+            zstd.decode_whole(data[frame:], split)
+        except FormatError as error:
+            raise FormatError(f"the index is malformed: {error.message}", rule="pack.index", offset=end) from error
+    elif frame != len(data):
+        raise _wrong_size(end)
+    words = len(numbers) - 2 * records
+    planes.merge(split[:words], _WORD, memoryview(numbers)[:words])
+    numbers[words:] = split[words:]
+    columns, digests = _Columns(memoryview(numbers), 0), _Columns(data, _COUNTS.size)
+    of_block = columns.take_all(_BLOCK_COLUMNS, blocks)
+    of_record = columns.take_all(_RECORD_COLUMNS, records)
+    ends = np.cumsum(of_record["stored"], dtype=np.uint64) + np.uint64(len(_MAGIC))
+    of_record["offset"] = ends - of_record["stored"]
+    index = PackIndex(digests.digests(blocks), of_block, of_record, digests.digests(bases), size)
+    _check(index, end)
+    return index
+
+
+def _parse_1(data: memoryview, size: int, end: int) -> PackIndex:
+    blocks, records, bases = _counts(data, end)
+    nbytes = blocks * _BLOCK_NBYTES + records * (8 + _RECORD_NBYTES)
+    if len(data) != _COUNTS.size + nbytes + (blocks + bases) * DIGEST_NBYTES:
+        raise _wrong_size(end)
     columns = _Columns(data, _COUNTS.size)
     digests = columns.digests(blocks)
-    of_block = {name: columns.take(kind, blocks) for name, kind in _BLOCK_COLUMNS}
-    of_record = {name: columns.take(kind, records) for name, kind in _RECORD_COLUMNS}
+    of_block = columns.take_all(_BLOCK_COLUMNS, blocks)
+    of_record = columns.take_all(_RECORD_COLUMNS_1, records)
     index = PackIndex(digests, of_block, of_record, columns.digests(bases), size)
     _check(index, end)
     return index
+
+
+def _counts(data: memoryview, end: int) -> tuple[int, int, int]:
+    if len(data) < _COUNTS.size:
+        raise FormatError("the index is too short", rule="pack.index", offset=end)
+    blocks, records, bases = _COUNTS.unpack(data[: _COUNTS.size])
+    return blocks, records, bases
+
+
+def _wrong_size(end: int) -> FormatError:
+    return FormatError("the index does not have the size that its counts require", rule="pack.index", offset=end)
 
 
 class _Columns:
@@ -167,6 +208,9 @@ class _Columns:
         column = np.frombuffer(self.data, kind, count, self.at)
         self.at += column.nbytes
         return column
+
+    def take_all(self, columns: Sequence[tuple[str, str]], count: int) -> dict[str, NDArray[Any]]:
+        return {name: self.take(kind, count) for name, kind in columns}
 
     def digests(self, count: int) -> NDArray[np.uint8]:
         return self.take("u1", count * DIGEST_NBYTES).reshape(count, DIGEST_NBYTES)
@@ -204,7 +248,7 @@ class PackWriter:
     position: int = 0
     _digests: list[bytes] = field(default_factory=list)
     _blocks: list[tuple[int, int, int]] = field(default_factory=list)
-    _records: list[tuple[int, int, int, int, int, int, int]] = field(default_factory=list)
+    _records: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
     _bases: dict[bytes, int] = field(default_factory=dict)
 
     def add(
@@ -222,7 +266,7 @@ class PackWriter:
             self.position = self.file.write([memoryview(_MAGIC)])
         row, stored = len(self._records), sum(map(len, body))
         known = NO_BASE if base is None else self._bases.setdefault(base, len(self._bases))
-        self._records.append((self.position, stored, decoded, min(chain + stored, NO_BASE), known, encoding, depth))
+        self._records.append((stored, decoded, min(chain + stored, NO_BASE), known, encoding, depth))
         for digest, begin, nbytes in blocks:
             self._digests.append(digest)
             self._blocks.append((row, begin, nbytes))
@@ -235,9 +279,8 @@ class PackWriter:
             [
                 _COUNTS.pack(len(order), len(self._records), len(self._bases)),
                 *(self._digests[i] for i in order),
-                *_pack_columns(_BLOCK_COLUMNS, [self._blocks[i] for i in order]),
-                *_pack_columns(_RECORD_COLUMNS, self._records),
                 *self._bases,
+                _numbers_frame([self._blocks[i] for i in order], self._records),
             ]
         )
         footer = _FOOTER.pack(self.position, len(data), blake3(data).digest(), _MAGIC)
@@ -245,6 +288,15 @@ class PackWriter:
         return _parse(memoryview(data), self.position + len(data) + len(footer), self.position)
 
 
-def _pack_columns(columns: tuple[tuple[str, str], ...], rows: Sequence[tuple[int, ...]]) -> list[bytes]:
-    table = np.array(rows, np.uint64).reshape(len(rows), len(columns))
-    return [table[:, i].astype(kind).tobytes() for i, (_, kind) in enumerate(columns)]
+def _numbers_frame(blocks: Sequence[tuple[int, ...]], records: Sequence[tuple[int, ...]]) -> bytes:
+    """The columns of both, without the digests: the planes of the words, then the bytes."""
+    of_record = _transposed(records, _RECORD_COLUMNS)
+    words = b"".join((_transposed(blocks, _BLOCK_COLUMNS).tobytes(), of_record[: len(_RECORD_WORDS)].tobytes()))
+    split = bytearray(len(words))
+    planes.split(words, _WORD, split)
+    rest = of_record[len(_RECORD_WORDS) :].astype("u1").tobytes()
+    return zstd.compress(bytes(split) + rest, level=1, checksum=False) if blocks else b""
+
+
+def _transposed(rows: Sequence[tuple[int, ...]], columns: Sequence[tuple[str, str]]) -> NDArray[np.uint32]:
+    return np.ascontiguousarray(np.array(rows, "<u4").reshape(len(rows), len(columns)).T)

@@ -30,7 +30,7 @@ from tensorglot.store.lookup import Stored, Table
 from tensorglot.store.marks import Marks, parse_marks
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
 from tensorglot.store.salvage import READ_ERRORS, Salvage, pack_key
-from tensorglot.threads import Lock, for_each
+from tensorglot.threads import Lock, batches, for_each
 from tensorglot.wire.cid import CID, RAW
 
 __all__ = ["MissingBlock", "Packs", "Stored", "pack_key"]
@@ -40,6 +40,8 @@ _CACHE_NBYTES = 32 << 20
 _GAP_NBYTES = 32 << 10
 """Records that are not further from each other are read at once."""
 _PAGE = 4096
+_INDEXES = 64
+"""Indexes of local packs that one thread reads at a time: each takes less than the way to another thread."""
 _EMPTY = memoryview(b"")
 _SUFFIX = ".pack"
 
@@ -106,10 +108,11 @@ class Packs:
         self.unreadable, self.marks = {}, marks
         read: dict[str, PackIndex | TensorglotError | None] = {}
 
-        def work(name: str) -> None:
-            read[name] = _index_or_error(self.backend, name)
+        def work(batch: list[str]) -> None:
+            read.update((name, _index_or_error(self.backend, name)) for name in batch)
 
-        for_each(work, new, self.backend.concurrency)
+        together = _INDEXES if self.backend.concurrency is None else 1
+        for_each(work, batches(new, lambda name: 1, together), self.backend.concurrency)
         for name in new:
             found = read[name]
             if isinstance(found, PackIndex):

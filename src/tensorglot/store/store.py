@@ -313,6 +313,11 @@ class Store:
         """The refs and tags, and the CID of each. One that is damaged is left out: `check` names it."""
         return {ref.name: str(ref.cid) for ref in inspect_refs(self._backend) if isinstance(ref, Ref)}
 
+    def tags(self) -> dict[str, str]:
+        """Those of the refs that do not move."""
+        found = inspect_refs(self._backend)
+        return {ref.name: str(ref.cid) for ref in found if isinstance(ref, Ref) and ref.kind == "tag"}
+
     def tag(self, name: str, ref: str) -> None:
         """Gives a commit, or a value that was put, a name that does not move. A name that exists is refused."""
         check_ref_name(name)

@@ -1,4 +1,4 @@
-"""Strict JSON of bounded depth: UTF-8 without a BOM, no duplicate keys, no NaN, no trailing bytes.
+"""Strict JSON of bounded depth: UTF-8 without a BOM, no duplicate keys, unpaired surrogates, NaN or trailing bytes.
 
 The depth is checked before parsing, which bounds the recursion of the standard library's
 parser.
@@ -17,6 +17,8 @@ from tensorglot.errors import FormatError, LimitError
 __all__ = ["parse"]
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse(data: bytes, *, depth: int, rule: str) -> Any:
@@ -34,13 +36,16 @@ def parse(data: bytes, *, depth: int, rule: str) -> Any:
         raise FormatError(f"invalid JSON: {name} is not allowed", rule=f"{rule}.syntax")
 
     try:
-        return json.loads(data.decode(), object_pairs_hook=unique, parse_constant=constant)
+        value = json.loads(data.decode(), object_pairs_hook=unique, parse_constant=constant)
     except UnicodeDecodeError as error:
         raise FormatError("invalid UTF-8 in JSON", rule=f"{rule}.utf8", offset=error.start) from None
     except json.JSONDecodeError as error:
         raise FormatError(f"invalid JSON: {error.msg}", rule=f"{rule}.syntax", offset=error.pos) from None
     except ValueError:
         raise FormatError("invalid JSON: a number has too many digits", rule=f"{rule}.syntax") from None
+    if _ESCAPED_SURROGATE.search(data) and _SURROGATE.search(json.dumps(value, ensure_ascii=False)):
+        raise FormatError("unpaired surrogate in a JSON string", rule=f"{rule}.surrogate")
+    return value
 
 
 def _depth(data: bytes) -> int:

@@ -285,15 +285,20 @@ def delete(store: str, ref: str, as_json: bool) -> None:
 @store_argument
 @as_json
 def refs(store: str, as_json: bool) -> None:
-    """List refs and tags.
+    """List branches and tags.
+
+    A branch moves with each commit, a tag stays.
 
     \b
     Example:
       tensorglot store refs run
     """
-    found = open_store(store).refs()
+    opened = open_store(store)
+    found, tags = opened.refs(), opened.tags()
+    kinds = ["tag" if name in tags else "branch" for name in found]
     if as_json:
-        print_json(found)
+        print_json({name: {"cid": cid, "kind": kind} for (name, cid), kind in zip(found.items(), kinds, strict=True)})
     elif found:
         names = [escape_whole(name) for name in found]
-        print_table([Column("ref", names, elastic=True), Column("commit", list(found.values()))])
+        columns = Column("ref", names, elastic=True), Column("kind", kinds), Column("commit", list(found.values()))
+        print_table(list(columns))

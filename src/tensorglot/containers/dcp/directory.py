@@ -277,7 +277,7 @@ class SavedItems(Directory):
                 )
             builder = IndexBuilder(self._options.limits, "dcp")
             carrier = replace(view, dtype=ElementType(_CARRIERS[view.dtype.itemsize]))
-            builder.add(tensor, row_of(tensor, carrier, saved, self._options.limits.rank)[0])
+            builder.add(tensor, row_of(tensor, carrier, saved, self._options.limits)[0])
         except TensorglotError as error:
             if error.path is None:
                 error.offset = place.begin + (error.offset or 0)

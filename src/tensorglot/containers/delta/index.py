@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.table import check_header
 from tensorglot.dynd.schema import fixed_nbytes
-from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, plural
+from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, plural
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
 from tensorglot.model.types.algebra import symbolic
@@ -204,13 +204,8 @@ def read_index(source: Source, limits: Limits) -> DeltaIndex:
         raise TruncatedError(
             "file truncated: no footer at its end", rule="delta.footer", offset=source.size - _FOOTER.size
         )
-    most = limits.header_or(INDEX_NBYTES)
-    if nbytes > most:
-        raise LimitError(
-            f"index of {nbytes} bytes exceeds Limits.header_nbytes ({most})",
-            rule="delta.limit.header",
-            offset=source.size - _FOOTER.size,
-        )
+    footer = source.size - _FOOTER.size
+    limits.check_header(nbytes, "index", rule="delta.limit.header", offset=footer, default=INDEX_NBYTES)
     if offset < len(MAGIC) or offset + nbytes + _FOOTER.size != source.size:
         raise FormatError(
             f"the footer says that the index has {nbytes} bytes at byte {offset}, which do not end at the footer",

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tensorglot.containers.table import ReadOptions
 from tensorglot.containers.torchsave.names import NAMES, Pairs, Storage
 from tensorglot.containers.torchsave.opcodes import load
-from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.index import Note
 from tensorglot.model.payload import Source, read_many_of
 from tensorglot.wire import ziparchive
@@ -87,10 +87,7 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
     others = [at for at, name in enumerate(directory.names) if not name.startswith(prefix)]
     by_name = {member.name: member for member in directory.locate(_window(source), others)}
     main = by_name[f"{folder}data.pkl"]
-    if main.nbytes > limits.header_or():
-        raise LimitError(
-            f"pickle of {main.nbytes} bytes exceeds Limits.header_nbytes", rule="pt.limit.header", offset=main.begin
-        )
+    limits.check_header(main.nbytes, "pickle", rule="pt.limit.header", offset=main.begin)
     found: dict[str, Storage] = {}
     data = Fetched(source.read_bytes, main.end, main.nbytes, "pt.pickle", main.begin)
     root = load(data, NAMES, found)

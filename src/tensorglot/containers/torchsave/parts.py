@@ -17,7 +17,8 @@ import numpy as np
 from tensorglot.containers.torchsave.files import Saved
 from tensorglot.containers.torchsave.names import ElementType, QuantizedView, SparseViews, View
 from tensorglot.containers.torchsave.tensors import row_of
-from tensorglot.errors import FormatError, LimitError, UnsupportedError
+from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.limits import Limits
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Layout
@@ -63,18 +64,15 @@ class _Repeated:
 
 
 def add_tensor(
-    builder: IndexBuilder, name: str, tensor: View | SparseViews | QuantizedView, saved: Saved, max_rank: int
+    builder: IndexBuilder, name: str, tensor: View | SparseViews | QuantizedView, saved: Saved, limits: Limits
 ) -> int:
     """Adds a tensor to the index. Returns by how many bytes it exceeds its bytes in the file."""
     if isinstance(tensor, View):
-        row, repeated = row_of(name, tensor, saved, max_rank)
+        row, repeated = row_of(name, tensor, saved, limits)
         builder.add(name, row)
         return repeated
     form = _sparse(tensor, name) if isinstance(tensor, SparseViews) else _quantized(tensor, name)
-    if len(form.shape) > max_rank:
-        raise LimitError(
-            f"{len(form.shape)} dimensions exceed Limits.rank ({max_rank})", rule="pt.limit.rank", tensor=name
-        )
+    limits.check_rank(len(form.shape), rule="pt.limit.rank", tensor=name)
     if math.prod(size for size in form.shape if size) >= 1 << 59:  # elements have up to 16 bytes
         raise FormatError("the tensor would have 2**63 bytes or more", rule="pt.shape.product", tensor=name)
     rows: list[Row] = []
@@ -84,7 +82,7 @@ def add_tensor(
             row = held.row(part)
             more = row.nbytes
         else:
-            row, more = row_of(name, held, saved, max_rank, part)
+            row, more = row_of(name, held, saved, limits, part)
         rows.append(row)
         repeated += more
     pieces = {row.part: Piece(_known(row, name), row.nbytes) for row in rows}

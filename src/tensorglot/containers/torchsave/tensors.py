@@ -6,7 +6,8 @@ import math
 
 from tensorglot.containers.torchsave.files import Saved
 from tensorglot.containers.torchsave.names import DTYPES, View
-from tensorglot.errors import FormatError, LimitError
+from tensorglot.errors import FormatError
+from tensorglot.limits import Limits
 from tensorglot.model.builder import Row
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.strided import Strided
@@ -14,14 +15,11 @@ from tensorglot.model.strided import Strided
 __all__ = ["row_of"]
 
 
-def row_of(name: str, view: View, saved: Saved, max_rank: int, part: str = "data") -> tuple[Row, int]:
+def row_of(name: str, view: View, saved: Saved, limits: Limits, part: str = "data") -> tuple[Row, int]:
     """The row, and by how many bytes it exceeds its bytes in the file: elements of stride 0 are repeated."""
     storage = saved.storages[view.storage.key]
     width = view.dtype.itemsize
-    if len(view.shape) > max_rank:
-        raise LimitError(
-            f"{len(view.shape)} dimensions exceed Limits.rank ({max_rank})", rule="pt.limit.rank", tensor=name
-        )
+    limits.check_rank(len(view.shape), rule="pt.limit.rank", tensor=name)
     if math.prod(size for size in view.shape if size) * width >= 1 << 63:
         raise FormatError("the tensor would have 2**63 bytes or more", rule="pt.shape.product", tensor=name)
     strides = tuple(stride * width for stride in view.strides)

@@ -108,7 +108,7 @@ def rows_first(archive: Archive, options: WriteOptions) -> RowsFirst | None:
     return write01.rows_first(archive, options) if options.version == "0.1" else None
 
 
-def edit_metadata(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
+def edit_metadata(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
     """The file of an archive with other metadata."""
     return _EDITORS[archive.format](archive, metadata)
 

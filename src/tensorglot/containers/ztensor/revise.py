@@ -85,15 +85,13 @@ class _Layout:
             self.chunks += [bytes(pad), Span(source, offset, offset + size)]
 
 
-def edit_01(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
+def edit_01(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
     source = _source(archive)
     data, begin = v01.index_bytes(source, archive.limits)
     entries = [raw for _, raw in _entries(data)]
-    if metadata is not None:
-        entries.insert(0, _encode_entry(write01.metadata_entry(metadata)))
+    entries.insert(0, _encode_entry(write01.metadata_entry(metadata)))
     yield Span(source, 0, begin)
-    if metadata is not None:
-        yield bytes(max(0, ALIGNMENT_01 - begin))
+    yield bytes(max(0, ALIGNMENT_01 - begin))
     yield from write01.end_file(cbor.head(cbor.ARRAY, len(entries)) + b"".join(entries))
 
 
@@ -162,12 +160,11 @@ def _entries_01(data: bytes, tensors: set[str]) -> Iterator[_Item]:
         yield _Item(whole, raw, ((entry["offset"], entry["size"], at, behind),))
 
 
-def edit_2(archive: Archive, metadata: Mapping[str, Any] | None) -> Iterator[Chunk]:
+def edit_2(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
     source = _source(archive)
     manifest, begin = _manifest_2(archive)
     pairs = [pair for pair in _pairs(manifest, "manifest") if pair[0] != _ATTRIBUTES]
-    if metadata is not None:
-        pairs.append((_ATTRIBUTES, cbor.encode(metadata, ROOT_FORM)))
+    pairs.append((_ATTRIBUTES, cbor.encode(metadata, ROOT_FORM)))
     if begin + len(manifest) != source.size - FOOTER_2:  # appended to: what is at the end may belong to a tensor
         begin = source.size + -source.size % ALIGNMENT_2
     yield Span(source, 0, min(begin, source.size))
