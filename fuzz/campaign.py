@@ -137,7 +137,7 @@ def describe(name: str, result: Result) -> str:
         path = FINDINGS / f"{name}-{result.seed}-{result.executions}.txt"
         path.write_text(result.details, "utf-8", "backslashreplace")
         lines.append(f"    the mutant and the traceback: {path}")
-    lines.append(f"    once more: python fuzz/{name}.py {result.executions + 1} {result.seed}")
+    lines.append(f"    to repeat it: python fuzz/{name}.py {result.executions + 1} {result.seed}")
     return "\n".join(lines)
 
 

@@ -55,7 +55,7 @@ def test_it_stops_where_the_invariant_breaks(
     assert len(first) < 300
     details = tmp_path / "build" / "findings" / "target-3-4.txt"
     assert second.endswith(str(details))
-    assert third.strip() == "once more: python fuzz/target.py 5 3"
+    assert third.strip() == "to repeat it: python fuzz/target.py 5 3"
     assert repr(b"\7" * 10_000) in details.read_text()
     assert "assert mutant[0] != 7" in details.read_text()
     assert capsys.readouterr().out == ""

@@ -25,6 +25,8 @@ _STOP, _BININT1, _BINGET = 0x2E, 0x4B, 0x68
 _CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
 _RUNS = frozenset({_BININT1, _BINGET, *_CONSTANTS})
 """Opcodes that may come many times in a row."""
+_RUN_LEAST = 16
+"""So many of them are interpreted one by one before the rest of the run is taken: most runs are short."""
 
 Reader: TypeAlias = "Callable[[Fetched], Any]"
 """Reads the argument of an opcode."""
@@ -52,11 +54,12 @@ def load(
     machine = Machine(data, names, storages)
     if data.byte() != 0x80 or data.byte() not in PROTOCOLS:
         raise UnsupportedError("not a pickle of protocol 2 to 5", rule="pt.pickle.protocol", offset=machine.begin)
-    before = _STOP
+    before, repeated = _STOP, 0
     while (code := data.byte()) != _STOP:
-        if code == before and code in _RUNS and _push_run(machine, code):
+        if code != before:
+            before, repeated = code, 0
+        elif (repeated := repeated + 1) > _RUN_LEAST and code in _RUNS and _push_run(machine, code):
             continue
-        before = code
         opcode = table.get(code)
         if opcode is None:
             raise UnsupportedError(
