@@ -42,11 +42,11 @@ _SURPRISE = 1.25
 """If a chunk turns out larger than its sample promised by this factor, the next best encoding is tried, too."""
 _CLEARLY_SPARSE = 1 / 16
 """Share of a chunk or sample: a sparse delta below it is not compared with planes."""
-_CLOSE = 1.05
+_CLOSE = 1.08
 """A packed delta of at most so many times the bits of the entropy is not compared with others."""
 _SAMPLE_COUNT = 512
 """Elements that choose between sparse deltas."""
-_FEW_CHANGED = 1 / 8
+_FEW_CHANGED = 1 / 5
 """Share of the elements in a delta that is not compared with planes at most."""
 _HEADS_NBYTES = 32
 """What the heads of a sparse delta take, and its tables at least."""
