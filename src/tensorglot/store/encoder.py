@@ -231,7 +231,7 @@ def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> En
         if difference and width in packed.WIDTHS:
             best = Encoded(Encoding.PACKED_DIFFERENCE, _packed_body(found, values, width) + tail)
             entropy = planes.entropy(found.gaps, 1) + planes.entropy(values, width)
-            if len(best.body) <= _CLOSE * entropy / 8 + _HEADS_NBYTES:
+            if len(best.body) <= _CLOSE * entropy / (8 * 256) + _HEADS_NBYTES:
                 return best
         if len(found.positions) * (width + 1) > _CLEARLY_SPARSE * len(data):
             return None
