@@ -138,7 +138,7 @@ def _gather(data: memoryview, spans: list[slice]) -> memoryview:
 def _encode_as(encoding: Encoding, data: memoryview, width: int, base: memoryview | None) -> bytes | None:
     """The body; None if too many elements differ for a sparse one."""
     whole = len(data) // width * width
-    with scratch() as memory:
+    with scratch() as memory, scratch() as places:
         room, other = _rooms(memory)
         if base is None or encoding not in DELTAS:
             frame = zstd.compress_planes(_split(data[:whole], width, room))
@@ -153,7 +153,7 @@ def _encode_as(encoding: Encoding, data: memoryview, width: int, base: memoryvie
             return b"".join(
                 (bytes([width]), zstd.compress_planes(_split(delta, width, room)), _tail(data, base, width))
             )
-        found = _changes(data, base, width, int(len(new) * _MOST_CHANGED), other)
+        found = _changes(data, base, width, int(len(new) * _MOST_CHANGED), other, places)
         if found is None:
             return None
         values = _values(data, base, found.positions, width, encoding != Encoding.SPARSE_XOR, room)
@@ -173,9 +173,11 @@ class _Changes(NamedTuple):
     gaps: memoryview
 
 
-def _changes(data: memoryview, base: memoryview, width: int, most: int, room: memoryview) -> _Changes | None:
-    """None if more than `most` differ. The gaps are in `room`."""
-    positions = np.empty(most + planes.SPARE, np.int64)
+def _changes(
+    data: memoryview, base: memoryview, width: int, most: int, room: memoryview, places: Scratch
+) -> _Changes | None:
+    """None if more than `most` differ. The gaps are in `room`, the positions in `places`."""
+    positions = np.frombuffer(places.room(8 * (most + planes.SPARE), 0), np.int64)
     count, used = planes.differences(
         data, base, width, room[: most + len(data) // width // planes.LONGEST + 1], positions
     )
@@ -216,9 +218,9 @@ def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> En
     """
     if width not in WORDS:
         return None
-    with scratch() as memory:
+    with scratch() as memory, scratch() as places:
         room, other = _rooms(memory)
-        found = _changes(data, base, width, int(len(data) // width * _FEW_CHANGED), other)
+        found = _changes(data, base, width, int(len(data) // width * _FEW_CHANGED), other, places)
         if found is None:
             return None
         sample = np.ascontiguousarray(found.positions[:: max(1, len(found.positions) // _SAMPLE_COUNT)])
