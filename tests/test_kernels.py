@@ -87,8 +87,8 @@ def outcome(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> An
         return plain(result[:3]), None
     if function == "expand" and not result:
         return result, None
-    if function == "pack" and result < 0:
-        return result, None
+    if function == "pack":
+        return result, bytes(arguments[-1][: max(0, result)])
     if (module.__name__.endswith("packed"), function, result) == (True, "patch", False) and len(arguments[1]) > 3:
         return result, None
     # The other columns of `patch` are its own.

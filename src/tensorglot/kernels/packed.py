@@ -31,8 +31,10 @@ if cython.compiled:
         add_to,
         bit_length,
         bits_at,
+        longlongs_in,
         longlongs_of,
         longlongs_out,
+        put_bits,
         put_uint,
         trailing_zeros,
         uchars_in,
@@ -374,32 +376,31 @@ def pack(
 ) -> int:
     """Packs a delta of elements at ascending positions, of which `values` has the planes; how many bytes that are.
 
-    -1, with `out` undefined, unless it has room for them, `width` is 1, 2 or 4, and no value is zero.
+    -1, with `out` undefined, unless it has room for them and SPARE more, `width` is 1, 2 or 4, and no value is zero.
     """
     count: cython.Py_ssize_t = len(positions)
     i: cython.Py_ssize_t
     if width not in (1, 2, 4) or len(values) != count * width or len(out) < 8 or count > _MOST:
         return -1
-    gaps = np.diff(positions, prepend=-1) - 1
-    if count and (gaps.min() < 0 or gaps.max() >= 1 << 20):
-        return -1
-    numbers = np.empty(count, np.int64)
     if not cython.compiled:
-        numbers[:] = _merge_with_numpy(values, width) - 1
-        return -1 if count and numbers.min() < 0 else _pack_with_numpy(gaps, numbers, width, out)
+        gaps, numbers = np.diff(positions, prepend=-1) - 1, _merge_with_numpy(values, width) - 1
+        if count and (gaps.min() < 0 or gaps.max() >= 1 << 20 or numbers.min() < 0):
+            return -1
+        return _pack_with_numpy(gaps, numbers, width, out)
     target: cython.p_uchar = uchars_out(out)
     if count == 0:
         for i in range(8):
             target[i] = 0
         target[0] = width
         return 8
+    numbers = np.empty(2 * count, np.int64)
+    places: cython.p_const_longlong = longlongs_in(positions)
     planes: cython.p_const_uchar = uchars_in(values)
-    steps: cython.p_longlong = longlongs_of(gaps)
-    less_one: cython.p_longlong = longlongs_of(numbers)
+    both: cython.p_longlong = longlongs_of(numbers)
     room: cython.longlong = len(out)
     size: cython.longlong
     with cython.nogil:
-        size = _pack(steps, planes, less_one, count, width, target, room)
+        size = _pack(places, planes, both, both + count, count, width, target, room)
     return int(size)
 
 
@@ -408,8 +409,9 @@ def pack(
 @cython.nogil
 @cython.exceptval(check=False)
 def _pack(
-    gaps: cython.p_longlong,
+    places: cython.p_const_longlong,
     planes: cython.p_const_uchar,
+    gaps: cython.p_longlong,
     values: cython.p_longlong,
     count: cython.longlong,
     width: cython.Py_ssize_t,
@@ -428,11 +430,14 @@ def _pack(
     lengths = cython.declare(cython.longlong[40])
     for i in range(40):
         lengths[i] = 0
+    longer = -1
     for i in range(count):
+        gaps[i] = places[i] - longer - 1
+        longer = places[i]
         values[i] = -1
         for plane in range(width):
             values[i] += cython.cast(cython.longlong, planes[plane * count + i]) << (8 * plane)
-        if values[i] < 0:
+        if values[i] < 0 or gaps[i] < 0 or gaps[i] >= 1 << 20:
             return -1
         lengths[bit_length(values[i])] += 1
     # The fewest bits for the values: of each that is longer there is also the gap, about as long as the entropy says.
@@ -457,18 +462,27 @@ def _pack(
             best += (i - longer - 1 >> passed_bits) + 1 + passed_bits + 2 * bit_length(values[i] >> value_bits) - 1
             longer = i
     size += (best + 7) // 8
-    if size > room:
+    if size + 8 > room:
         return -1
     for i in range(size):
         out[i] = 0
     # From here on every bit that is set lies below `size`, of which the sections above are the sum.
     _put(out, 0, width | low_bits << 4 | value_bits << 9 | passed_bits << 15 | count << 20, 41)
     _put(out, 41, exceptions, 21)
-    bits = 8 * 8
+    # Low bits are gathered in a word, of which `bits` < 8 are not in a whole byte; what is written behind them is zero.
+    word: cython.ulonglong = 0
+    low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
+    value_low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
+    at: cython.p_uchar = out + 8
+    bits = 0
     for i in range(count):
-        bits = _put(out, bits, gaps[i] & ((1 << low_bits) - 1), low_bits)
-        bits = _put(out, bits, values[i] & ((cython.cast(cython.longlong, 1) << value_bits) - 1), value_bits)
-    bits = (bits + 7) // 8 * 8
+        word |= ((gaps[i] & low) | (values[i] & value_low) << low_bits) << bits
+        bits += low_bits + value_bits
+        put_bits(at, word)
+        at += bits >> 3
+        word >>= bits & 56
+        bits &= 7
+    bits = 8 * (8 + (count * (low_bits + value_bits) + 7) // 8)
     for i in range(count):
         bits = _put(out, bits + (gaps[i] >> low_bits), 1, 1)
     bits = (bits + 7) // 8 * 8
@@ -623,7 +637,7 @@ def _pack_with_numpy(gaps: Numbers, values: Numbers, width: int, out: memoryview
             np.packbits(np.frombuffer(stream, np.uint8), bitorder="little").tobytes(),
         )
     )
-    if len(body) > len(out):
+    if count and len(body) + SPARE > len(out):
         return -1
     np.frombuffer(out, np.uint8)[: len(body)] = np.frombuffer(body, np.uint8)
     return len(body)

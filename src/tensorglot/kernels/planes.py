@@ -19,6 +19,7 @@ except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
     from cython.cimports.tensorglot.kernels.primitives import (
+        bit_length,
         little,
         longlongs_in,
         longlongs_of,
@@ -28,6 +29,8 @@ if cython.compiled:
         uchars_out,
         word,
     )
+else:
+    from tensorglot.kernels.primitives import bit_length
 
 LONGEST = 255
 """The byte of `gaps` that leads to no element."""
@@ -343,13 +346,17 @@ def _changes(
             target[plane * count + i] = cython.cast(cython.uchar, (a >> (8 * plane)) & 255)
 
 
-def entropy(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t) -> float:
-    """The bits that the bytes of `width` planes need if each plane is coded byte by byte."""
-    size: cython.Py_ssize_t = len(data) // width if width > 0 else 0
+def entropy(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t) -> int:
+    """About the bits that the bytes of `width` planes need if each plane is coded byte by byte, times 256.
+
+    Logarithms are linear between powers of two: up to 0.09 too low, of the total as of the parts.
+    """
+    size: cython.longlong = len(data) // width if width > 0 else 0
+    if size == 0:
+        return 0
     plane: cython.Py_ssize_t
     i: cython.Py_ssize_t
-    if size == 0:
-        return 0.0
+    total: cython.longlong = 0
     counts = np.zeros((width, 256), np.int64)
     if cython.compiled:
         source: cython.p_const_uchar = uchars_in(data)
@@ -358,10 +365,25 @@ def entropy(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t) -> 
             for plane in range(width):
                 for i in range(plane * size, (plane + 1) * size):
                     table[plane * 256 + source[i]] += 1
-    else:
-        for plane in range(width):
-            counts[plane] = np.bincount(np.frombuffer(data, np.uint8, size, plane * size), minlength=256)
-    return float(-np.sum(counts * np.log2(np.maximum(counts, 1) / size)))
+            total = width * size * _logarithm(size)
+            for i in range(256 * width):
+                if table[i] > 0:
+                    total -= table[i] * _logarithm(table[i])
+        return int(total)
+    for plane in range(width):
+        counts[plane] = np.bincount(np.frombuffer(data, np.uint8, size, plane * size), minlength=256)
+    parts = counts[counts > 0].tolist()
+    return int(width * size * _logarithm(size) - sum([count * _logarithm(count) for count in parts]))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _logarithm(number: cython.longlong) -> cython.longlong:
+    """Of a positive number below 2^54, to base 2, times 256."""
+    whole: cython.int = bit_length(number) - 1
+    return 256 * whole + (number << 8 >> whole) - 256
 
 
 def expand(gaps: cython.const[cython.uchar][::1], elements: cython.longlong, positions: cython.longlong[::1]) -> bool:

@@ -26,6 +26,13 @@ cdef extern from *:
         return bits >> (bit & 7);
     }
 
+    static inline void tensorglot_put_bits(unsigned char* out, unsigned long long bits) {
+    #if TENSORGLOT_BIG_ENDIAN
+        bits = __builtin_bswap64(bits);
+    #endif
+        memcpy(out, &bits, 8);
+    }
+
     static inline void tensorglot_add_to(unsigned char* out, unsigned int value, Py_ssize_t width) {
         unsigned short two;
         unsigned int four;
@@ -60,6 +67,7 @@ cdef extern from *:
     #endif
     """
     unsigned long long bits_at "tensorglot_bits_at"(const unsigned char* data, long long bit) noexcept nogil
+    void put_bits "tensorglot_put_bits"(unsigned char* out, unsigned long long bits) noexcept nogil
     void add_to "tensorglot_add_to"(unsigned char* out, unsigned int value, Py_ssize_t width) noexcept nogil
     int trailing_zeros "tensorglot_trailing_zeros"(unsigned long long bits) noexcept nogil
     int bit_length "tensorglot_bit_length"(unsigned long long bits) noexcept nogil

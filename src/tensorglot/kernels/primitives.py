@@ -116,6 +116,11 @@ def exceeds(count: int, size: int, most: int) -> bool:
     return size != 0 and count > most // size
 
 
+def bit_length(value: int) -> int:
+    """The bits of a number, without leading zeros."""
+    return value.bit_length()
+
+
 def varint_nbytes(value: int) -> int:
     """The number of bytes of a LEB128 varint."""
     return max(1, (value.bit_length() + 6) // 7)

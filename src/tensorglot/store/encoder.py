@@ -42,11 +42,11 @@ _SURPRISE = 1.25
 """If a chunk turns out larger than its sample promised by this factor, the next best encoding is tried, too."""
 _CLEARLY_SPARSE = 1 / 16
 """Share of a chunk or sample: a sparse delta below it is not compared with planes."""
-_CLOSE = 1.05
+_CLOSE = 1.08
 """A packed delta of at most so many times the bits of the entropy is not compared with others."""
 _SAMPLE_COUNT = 512
 """Elements that choose between sparse deltas."""
-_FEW_CHANGED = 1 / 8
+_FEW_CHANGED = 1 / 5
 """Share of the elements in a delta that is not compared with planes at most."""
 _HEADS_NBYTES = 32
 """What the heads of a sparse delta take, and its tables at least."""
@@ -138,7 +138,7 @@ def _gather(data: memoryview, spans: list[slice]) -> memoryview:
 def _encode_as(encoding: Encoding, data: memoryview, width: int, base: memoryview | None) -> bytes | None:
     """The body; None if too many elements differ for a sparse one."""
     whole = len(data) // width * width
-    with scratch() as memory:
+    with scratch() as memory, scratch() as places:
         room, other = _rooms(memory)
         if base is None or encoding not in DELTAS:
             frame = zstd.compress_planes(_split(data[:whole], width, room))
@@ -153,7 +153,7 @@ def _encode_as(encoding: Encoding, data: memoryview, width: int, base: memoryvie
             return b"".join(
                 (bytes([width]), zstd.compress_planes(_split(delta, width, room)), _tail(data, base, width))
             )
-        found = _changes(data, base, width, int(len(new) * _MOST_CHANGED), other)
+        found = _changes(data, base, width, int(len(new) * _MOST_CHANGED), other, places)
         if found is None:
             return None
         values = _values(data, base, found.positions, width, encoding != Encoding.SPARSE_XOR, room)
@@ -173,9 +173,11 @@ class _Changes(NamedTuple):
     gaps: memoryview
 
 
-def _changes(data: memoryview, base: memoryview, width: int, most: int, room: memoryview) -> _Changes | None:
-    """None if more than `most` differ. The gaps are in `room`."""
-    positions = np.empty(most + planes.SPARE, np.int64)
+def _changes(
+    data: memoryview, base: memoryview, width: int, most: int, room: memoryview, places: Scratch
+) -> _Changes | None:
+    """None if more than `most` differ. The gaps are in `room`, the positions in `places`."""
+    positions = np.frombuffer(places.room(8 * (most + planes.SPARE), 0), np.int64)
     count, used = planes.differences(
         data, base, width, room[: most + len(data) // width // planes.LONGEST + 1], positions
     )
@@ -216,9 +218,9 @@ def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> En
     """
     if width not in WORDS:
         return None
-    with scratch() as memory:
+    with scratch() as memory, scratch() as places:
         room, other = _rooms(memory)
-        found = _changes(data, base, width, int(len(data) // width * _FEW_CHANGED), other)
+        found = _changes(data, base, width, int(len(data) // width * _FEW_CHANGED), other, places)
         if found is None:
             return None
         sample = np.ascontiguousarray(found.positions[:: max(1, len(found.positions) // _SAMPLE_COUNT)])
@@ -231,7 +233,7 @@ def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> En
         if difference and width in packed.WIDTHS:
             best = Encoded(Encoding.PACKED_DIFFERENCE, _packed_body(found, values, width) + tail)
             entropy = planes.entropy(found.gaps, 1) + planes.entropy(values, width)
-            if len(best.body) <= _CLOSE * entropy / 8 + _HEADS_NBYTES:
+            if len(best.body) <= _CLOSE * entropy / (8 * 256) + _HEADS_NBYTES:
                 return best
         if len(found.positions) * (width + 1) > _CLEARLY_SPARSE * len(data):
             return None
