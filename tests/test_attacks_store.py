@@ -203,6 +203,7 @@ PACKS: dict[str, Attack] = {
     "a number more": numbers(lambda frame: frame_of(4 * 12 + 4 * 18 + 1)),
     "numbers that expand to 100 MB": numbers(lambda frame: frame_of(100_000_000)),
     "no blocks, and numbers": numbers(lambda frame: frame, (0, 0, 0)),
+    "more numbers than memory": numbers(lambda frame: frame, ((1 << 32) - 1, (1 << 32) - 1, 0)),
     "more blocks than digests": numbers(lambda frame: frame_of(9 * 12 + 4 * 18), (9, 4, 0)),
     "more records than blocks": numbers(lambda frame: frame_of(4 * 12 + 5 * 18), (4, 5, 0)),
     "more bases than records": numbers(lambda frame: frame_of(2 * 12 + 1 * 18), (2, 1, 2)),
@@ -616,7 +617,8 @@ FOUND: dict[str, str] = {
     "an index outside|an index of 2^63 bytes|an index that wraps|an index over the magic",
     "pack.index": "an index without hash|counts of 2^32|counts of nothing|counts of one|an index of two bytes|"
     "numbers that are not there|numbers that are no frame|numbers cut|numbers and a byte|a number less|a number more|"
-    "numbers that expand to 100 MB|no blocks, and numbers|more blocks than digests|more records than blocks|"
+    "numbers that expand to 100 MB|no blocks, and numbers|more numbers than memory|more blocks than digests|"
+    "more records than blocks|"
     "more bases than records",
     "pack.record": "records of 4 GiB each|records up to the index and beyond|"
     "a record outside|a record that wraps|a record over the magic|a record over the index|"

@@ -505,6 +505,7 @@ def hostile_latest() -> dict[str, tuple[bytes, str]]:
         "a heap of another version": (patched(data, heap + 4, b"\1"), "hdf5.heap"),
         "a compressed heap": (patched(data, heap + 7, b"\1\0"), "hdf5.heap.filter"),
         "a heap of width 0": (patched(data, heap + 110, b"\0\0"), "hdf5.heap"),
+        "ids of no bytes": (patched(data, heap + 5, b"\0\0"), "hdf5.heap"),
         "a heap of 65535 rows": (patched(data, heap + 140, b"\xff\xff"), "hdf5.heap"),
         "an indirect block elsewhere": (patched(data, heap + 140, b"\2\0"), "hdf5.heap"),
         "blocks of 0 bytes": (patched(data, heap + 112, q("<Q", 0)), "hdf5.heap"),

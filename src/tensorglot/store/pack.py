@@ -150,10 +150,10 @@ def read_index(backend: Backend, key: str) -> PackIndex:
 
 def _parse(data: memoryview, size: int, end: int) -> PackIndex:
     blocks, records, bases = _counts(data, end)
-    numbers = bytearray(blocks * _BLOCK_NBYTES + records * _RECORD_NBYTES)
     frame = _COUNTS.size + (blocks + bases) * DIGEST_NBYTES
     if not bases <= records <= blocks or frame > len(data):  # which bounds what the frame may decode to
         raise _wrong_size(end)
+    numbers = bytearray(blocks * _BLOCK_NBYTES + records * _RECORD_NBYTES)
     split = memoryview(bytearray(len(numbers)))
     if numbers:
         try:

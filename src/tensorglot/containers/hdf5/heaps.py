@@ -55,9 +55,9 @@ class FractalHeap:
 
     def get(self, own_id: bytes) -> bytes:
         """An object."""
+        if len(own_id) != self.id_nbytes or not own_id or own_id[0] >> 6:
+            raise self._fault(f"the object id {own_id.hex() or 'of no bytes'} is invalid")
         kind, body = own_id[0] >> 4 & 3, own_id[1:]
-        if own_id[0] >> 6 or len(own_id) != self.id_nbytes:
-            raise self._fault(f"an object id of version {own_id[0] >> 6} and {len(own_id)} bytes is invalid")
         if kind == _TINY and self.id_nbytes <= 17:
             return body[: (own_id[0] & 15) + 1]
         if kind == _HUGE:
