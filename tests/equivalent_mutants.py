@@ -36,6 +36,7 @@ EQUIVALENT: dict[str, str] = {
     "if batch and (nbytes + pair.nbytes > 2 * CHUNK_NBYTES or len(batch) == _BATCH_COUNT):  →  if False:": (
         "how many chunks a thread compares at a time: the same file"
     ),
+    "store/delta_make.py: 0  →  1  in  batch, nbytes = [], 0": "the size of a batch: the same file",
     "wire/zstd.py: len(frames) > 1  →  len(frames) >= 1": "a small frame by itself is decoded at once: the same bytes",
     "model/slicing.py: 8  →  9": "how far gaps are read over, in how much memory: the same values",
     "kernels/planes.py: 16  →  17  in  _BLOCK_NBYTES = cython.declare(cython.int, 16 << 10)": (
