@@ -243,3 +243,27 @@ def test_a_sparse_tensor_is_stored_as_the_difference_from_its_predecessor(store:
     with store.checkout("main") as archive:
         assert archive["s"].parts["values"].array().tobytes() == values.tobytes()
     assert_clean(store)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_many_small_tensors_of_a_file(store: Store, tmp_path: Path, compression: str | None) -> None:
+    """Those that are compressed cannot be read together."""
+    expected = {f"t{i:03}": np.full(i, i, np.int32) for i in range(100)}
+    tg.save(tmp_path / "x.zt", expected, compression=compression)
+    store.commit("main", tmp_path / "x.zt")
+    with store.checkout("main") as archive:
+        assert same_tensors(archive, expected)
+    loaded = tg.load(f"store://{tmp_path / 'store'}#main")
+    assert all((loaded[name] == array).all() for name, array in expected.items())
+    assert_clean(store)
+
+
+def test_reads_outside_of_a_commit(store: Store) -> None:
+    store.commit("main", {"a": np.arange(5), "b": np.arange(3)})
+    with store.checkout("main") as archive:
+        source = archive.source
+        assert source is not None
+        assert source.read(0, source.size) == source.read_bytes(0, source.size)
+        for read in (source.read, source.read_bytes, lambda at, n: source.read_into(at, memoryview(bytearray(n)))):
+            with pytest.raises(tg.TruncatedError):
+                read(source.size - 1, 2)
