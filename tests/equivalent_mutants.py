@@ -62,6 +62,12 @@ EQUIVALENT: dict[str, str] = {
     "if not options.compression.choices and (not options.checksum.exceptions) and (not archive.  →  if False:": (
         "writes tensors one by one: the same file"
     ),
+    "io/sink.py: 1  →  2  in  fd, self._fd = self._fd, -1": "any negative number says that nothing is open",
+    "containers/torchsave/parts.py: 1  →  2  in  _CHUNK_NBYTES = 1 << 20": "bytes that are made at a time",
+    "model/index.py: if (self.begins[1:] >= self.ends[:-1]).all():  →  if False:": "sorts rows that are in order",
+    "wire/ziparchive.py: begin <= offset < begin + len(data)  →  begin < offset < begin + len(data)": (
+        "looks at the other windows for what this one begins with, or reads it again: the same bytes"
+    ),
 }
 """`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
 equivalent, `  in  ` and the text of the source line follow."""
