@@ -68,6 +68,10 @@ EQUIVALENT: dict[str, str] = {
     "wire/ziparchive.py: begin <= offset < begin + len(data)  →  begin < offset < begin + len(data)": (
         "looks at the other windows for what this one begins with, or reads it again: the same bytes"
     ),
+    "operations/_digests.py: 2  →  3  in  AHEAD = 2": "how far reads go ahead of the hashes: the same digests",
+    "wire/zstd.py: 2 * arrived - reached  →  2 * arrived + reached": "when frames are looked for again: the same bytes",
+    "operations/load.py: len(rows) <= FEW and archive.index.tensor_nbytes[rows].sum() < FEW_NBYTES"
+    "  →  len(rows) <= FEW or archive.index.tensor_nbytes[rows].sum() < FEW_NBYTES": "another way to the same values",
 }
 """`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
 equivalent, `  in  ` and the text of the source line follow."""

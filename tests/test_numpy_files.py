@@ -858,3 +858,11 @@ class TestMetadata:
             deep = [deep]
         with pytest.raises(tg.UnsupportedError, match="deeper"):
             tg.dumps({}, format="npz", metadata={"k": deep})
+
+
+def test_a_directory_that_is_too_small_for_its_members() -> None:
+    data = bytearray(TWO)
+    struct.pack_into("<HH", data, len(data) - 22 + 8, 5, 5)  # the numbers of members in the last record
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(bytes(data))
+    assert caught.value.rule == "npz.zip.count"
