@@ -70,8 +70,6 @@ EQUIVALENT: dict[str, str] = {
     ),
     "operations/_digests.py: 2  →  3  in  AHEAD = 2": "how far reads go ahead of the hashes: the same digests",
     "wire/zstd.py: 2 * arrived - reached  →  2 * arrived + reached": "when frames are looked for again: the same bytes",
-    "operations/load.py: len(rows) <= FEW and archive.index.tensor_nbytes[rows].sum() < FEW_NBYTES"
-    "  →  len(rows) <= FEW or archive.index.tensor_nbytes[rows].sum() < FEW_NBYTES": "another way to the same values",
     "operations/open.py: if place.text.endswith(INDEX_SUFFIX) or (place.remote and is_sharded(place)):  →  if True:": (
         "asks whether a file is a folder before it is opened, not after that has failed"
     ),
