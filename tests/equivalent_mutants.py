@@ -73,6 +73,9 @@ EQUIVALENT: dict[str, str] = {
     "operations/open.py: if place.text.endswith(INDEX_SUFFIX) or (place.remote and is_sharded(place)):  →  if True:": (
         "asks whether a file is a folder before it is opened, not after that has failed"
     ),
+    "wire/cbor.py: self.skip()[0] >= 0  →  self.skip()[0] > 0": "an item behind a head is never at 0",
+    "wire/bson_template.py: ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_"
+    "  →  pass": "leaves out a hint for the operating system",
 }
 """`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
 equivalent, `  in  ` and the text of the source line follow."""

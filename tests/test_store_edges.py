@@ -267,3 +267,14 @@ def test_reads_outside_of_a_commit(store: Store) -> None:
         for read in (source.read, source.read_bytes, lambda at, n: source.read_into(at, memoryview(bytearray(n)))):
             with pytest.raises(tg.TruncatedError):
                 read(source.size - 1, 2)
+
+
+def test_costs_of_the_last_commits_are_those_of_the_whole_log(store: Store) -> None:
+    version = tensors(1)
+    for seed in range(3):
+        store.commit("main", version)
+        version = step(version, seed)
+    every = store.costs("main")
+    assert len(every) == 3
+    for limit in (1, 2, 3):
+        assert store.costs("main", limit=limit) == every[-limit:]
