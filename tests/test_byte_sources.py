@@ -146,7 +146,7 @@ def test_a_stream_that_cannot_seek_is_kept_in_memory_or_in_a_file(
 ) -> None:
     tensors = {"w": np.arange(500)}
     data = tg.dumps(tensors, format="safetensors")
-    monkeypatch.setattr(stream, "_SPOOL_NBYTES", 100 if spooled else len(data))
+    monkeypatch.setattr(stream, "SPOOL_NBYTES", 100 if spooled else len(data))
     source = stream.source_of_stream(cast("BinaryIO", Pipe(data, step)))
     assert isinstance(source, FileSource if spooled else BufferSource)
     assert source.read(0, source.size) == data

@@ -36,7 +36,7 @@ def commits(store: Store, count: int) -> list[dict[str, Any]]:
 
 
 def test_more_packs_than_files_that_stay_open(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorglot.store.backend._OPEN_FILES", 2)
+    monkeypatch.setattr("tensorglot.store.backend.OPEN_FILES", 2)
     made = commits(store, 5)
     with store.checkout("branch-0") as first:
         for seed, expected in enumerate(made):
@@ -47,8 +47,8 @@ def test_more_packs_than_files_that_stay_open(store: Store, monkeypatch: pytest.
 
 
 def test_chunks_and_groups_that_no_cache_keeps_are_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorglot.store.checkout._KEPT_CHUNKS", 1)
-    monkeypatch.setattr("tensorglot.store.packs._CACHE_NBYTES", 1)
+    monkeypatch.setattr("tensorglot.store.checkout.KEPT_CHUNKS", 1)
+    monkeypatch.setattr("tensorglot.store.packs.CACHE_NBYTES", 1)
     large = np.random.default_rng(1).integers(0, 255, 3 * MIB + 7, np.uint8)
     small = {str(i): np.arange(i, i + 4) for i in range(3)}
     store.commit("main", {"large": large, **small})
@@ -63,7 +63,7 @@ def test_chunks_and_groups_that_no_cache_keeps_are_read_again(store: Store, monk
 
 
 def test_a_tree_of_more_nodes_than_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorglot.store.chunks._KEPT_NODES", 1)
+    monkeypatch.setattr("tensorglot.store.chunks.KEPT_NODES", 1)
     monkeypatch.setattr("tensorglot.store.chunks.FANOUT", 2)
     monkeypatch.setattr("tensorglot.wire.cid.FANOUT", 2)
     array = np.random.default_rng(2).integers(0, 255, 7 * MIB + 1, np.uint8)
@@ -103,7 +103,7 @@ def test_groups_of_small_blocks_are_cut(store: Store, tmp_path: Path, monkeypatc
 
 def test_a_push_is_written_in_pieces(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was pushed before it broke off is there the next time."""
-    monkeypatch.setattr("tensorglot.store.transfer._FLUSH_NBYTES", 1)
+    monkeypatch.setattr("tensorglot.store.transfer.FLUSH_NBYTES", 1)
     made = commits(store, 3)
     other = Store.create(tmp_path / "other")
     store.push(tmp_path / "other")

@@ -20,7 +20,7 @@ from tensorglot.threads import Lock
 
 __all__ = ["StreamSource", "source_of_stream", "write_stream"]
 
-_SPOOL_NBYTES = 16 << 20
+SPOOL_NBYTES = 16 << 20
 _PIECE_NBYTES = 1 << 20
 
 
@@ -90,7 +90,7 @@ def source_of_stream(stream: BinaryIO) -> BaseSource:
     if hasattr(stream, "seek") and (not hasattr(stream, "seekable") or _call(stream.seekable)):
         return StreamSource(stream)
     data = bytearray()
-    while len(data) <= _SPOOL_NBYTES:
+    while len(data) <= SPOOL_NBYTES:
         piece = _read_piece(stream, _PIECE_NBYTES)
         if not piece:
             return BufferSource(data)

@@ -32,7 +32,7 @@ from tensorglot.threads import Lock
 
 __all__ = ["Backend", "Directory", "Entry", "File", "Writer"]
 
-_OPEN_FILES = 64
+OPEN_FILES = 64
 """Packs that are kept open."""
 _FOLDERS = ("packs", "refs", "condemned", "writers")
 _SMALL_NBYTES = 1 << 16
@@ -165,7 +165,7 @@ class Directory:
             found = self._open.get(key)
             if found is None:
                 found = self._open[key] = FileSource(self._path(key))
-                if len(self._open) > _OPEN_FILES:
+                if len(self._open) > OPEN_FILES:
                     self._open.popitem(last=False)  # closed when nobody reads from it
             self._open.move_to_end(key)
             return found
