@@ -32,7 +32,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["FOLDER", "SOURCE", "TOP", "Map", "is_measured", "load", "processor_seconds", "test_files"]
+__all__ = ["FOLDER", "SOURCE", "TOP", "Map", "is_measured", "load", "test_files"]
 
 TOP = Path(__file__).parents[1]
 SOURCE = TOP / "src" / "tensorglot"

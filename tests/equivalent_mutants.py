@@ -36,6 +36,7 @@ EQUIVALENT: dict[str, str] = {
     "if batch and (nbytes + pair.nbytes > 2 * CHUNK_NBYTES or len(batch) == _BATCH_COUNT):  →  if False:": (
         "how many chunks a thread compares at a time: the same file"
     ),
+    "store/delta_make.py: 0  →  1  in  batch, nbytes = [], 0": "the size of a batch: the same file",
     "wire/zstd.py: len(frames) > 1  →  len(frames) >= 1": "a small frame by itself is decoded at once: the same bytes",
     "model/slicing.py: 8  →  9": "how far gaps are read over, in how much memory: the same values",
     "kernels/planes.py: 16  →  17  in  _BLOCK_NBYTES = cython.declare(cython.int, 16 << 10)": (
@@ -61,6 +62,20 @@ EQUIVALENT: dict[str, str] = {
     "if not options.compression.choices and (not options.checksum.exceptions) and (not archive.  →  if False:": (
         "writes tensors one by one: the same file"
     ),
+    "io/sink.py: 1  →  2  in  fd, self._fd = self._fd, -1": "any negative number says that nothing is open",
+    "containers/torchsave/parts.py: 1  →  2  in  _CHUNK_NBYTES = 1 << 20": "bytes that are made at a time",
+    "model/index.py: if (self.begins[1:] >= self.ends[:-1]).all():  →  if False:": "sorts rows that are in order",
+    "wire/ziparchive.py: begin <= offset < begin + len(data)  →  begin < offset < begin + len(data)": (
+        "looks at the other windows for what this one begins with, or reads it again: the same bytes"
+    ),
+    "operations/_digests.py: 2  →  3  in  AHEAD = 2": "how far reads go ahead of the hashes: the same digests",
+    "wire/zstd.py: 2 * arrived - reached  →  2 * arrived + reached": "when frames are looked for again: the same bytes",
+    "operations/open.py: if place.text.endswith(INDEX_SUFFIX) or (place.remote and is_sharded(place)):  →  if True:": (
+        "asks whether a file is a folder before it is opened, not after that has failed"
+    ),
+    "wire/cbor.py: self.skip()[0] >= 0  →  self.skip()[0] > 0": "an item behind a head is never at 0",
+    "wire/bson_template.py: ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_"
+    "  →  pass": "leaves out a hint for the operating system",
 }
 """`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
 equivalent, `  in  ` and the text of the source line follow."""

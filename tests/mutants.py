@@ -349,7 +349,8 @@ class Copies:
         """What the tests say that compare a kernel's two forms: the compiled one is that of the original."""
         name = Path(mutant.module).stem
         files = ["tests/test_kernels.py", *(["tests/test_cbor_kernel.py"] if name.startswith("cbor") else [])]
-        chosen = f"{name} or cbor_kernel or (same and not does_the_same)"
+        # With those of the kernels that it is a part of.
+        chosen = f"{name.partition('_')[0]} or cbor_kernel or (same and not does_the_same)"
         return self._judge(mutant, "compiled", [([*files, "-k", chosen], UNKNOWN_SECONDS)])
 
     def _judge(self, mutant: Mutant, kind: str, batches: list[tuple[list[str], float]]) -> tuple[Outcome, str]:

@@ -309,6 +309,7 @@ ATTACKS_2 = [
     Attack("no dtype", parts(dtype=ABSENT), "ztensor.entry.missing"),
     Attack("no blob", parts(blob=ABSENT), "ztensor.entry.missing"),
     Attack("three numbers", parts(blob=[0, 4096, 4]), "ztensor.entry.blob"),
+    Attack("a thousand numbers", parts(blob=[4096] * 1000), "ztensor.entry.blob"),
     Attack("unknown dtype", parts(dtype="f8"), "ztensor.entry.dtype"),
     Attack("bool over i8", parts(dtype="i8", type="bool"), "ztensor.entry.type"),
     Attack("complex over u8", parts(type="complex64"), "ztensor.entry.type"),

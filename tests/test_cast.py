@@ -13,7 +13,7 @@ import pytest
 
 import tensorglot as tg
 from arrays import random_array
-from tensorglot.model.dtypes import BY_NAME, TABLE, DType
+from tensorglot.model.dtypes import BY_NAME, TABLE, DType, dtype_of
 
 
 def kind_of(row: DType) -> str:
@@ -145,3 +145,8 @@ def test_a_round_trip_that_lost_nothing_gives_the_values_back(new: DType) -> Non
         if not rounded and not overflowed:
             back, *_ = cast(result, old)
             assert np.array_equal(wide(back), wide(values), equal_nan=True), old.name
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_a_type_is_known_by_its_name_and_as_itself(row: DType) -> None:
+    assert dtype_of(row) is dtype_of(row.name) is row

@@ -866,6 +866,19 @@ class TestOneProcess:
         with pytest.raises(tg.InputError, match="closed"):
             opened[-1]["w"].numpy()
 
+    def test_a_writer_goes_on_to_another_path(self, tmp_path: Path) -> None:
+        torch = needs("torch")
+        dcp = needs("torch.distributed.checkpoint")
+        from tensorglot.bridges.dcp import Writer
+
+        writer = Writer(tmp_path / "first")
+        for number, name in enumerate(("first", "second")):
+            dcp.save(
+                {"w": torch.full((3,), number)}, checkpoint_id=tmp_path / name, storage_writer=writer, no_dist=True
+            )
+        for number, name in enumerate(("first", "second")):
+            assert tg.load(tmp_path / name)["w"].tolist() == [number] * 3
+
     def test_items_as_safetensors_are_unsupported(self, tmp_path: Path) -> None:
         torch = needs("torch")
         dcp = needs("torch.distributed.checkpoint")

@@ -344,3 +344,12 @@ def test_jax(path: Path) -> None:
     for device in ("abacus", "cpu:99", "cpu:x"):
         with pytest.raises(ValueError, match="is not a device"):
             tg.jax.load_file(path, device)
+
+
+def test_devices_that_are_none_or_not_there_are_told_in_the_words_of_pytorch(tmp_path: Path) -> None:
+    torch = needs("torch")
+    tg.save(tmp_path / "x.bt", {"w": np.ones(2)})
+    for device, said in (("abacus", "'abacus' is not a device: .*abacus"), ("hpu", "'hpu' is not available: .*hpu")):
+        with pytest.raises((ValueError, RuntimeError), match=f"(?i){said}"):
+            tg.torch.load_file(tmp_path / "x.bt", device=device)
+    assert tg.torch.load_file(tmp_path / "x.bt", device=torch.device("cpu"))["w"].tolist() == [1, 1]

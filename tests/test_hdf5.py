@@ -709,3 +709,19 @@ def test_mutants_raise_only_our_errors() -> None:
             except tg.TensorglotError:
                 pass
     assert 0 < accepted < 1000
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+def test_a_filter_of_another_library_between_others_is_named(libver: str) -> None:
+    """Only such a filter has a name in the newer form of the message."""
+
+    def fill(made: Any) -> None:
+        options = {"chunks": (100,), "compression": "lzf", "shuffle": True, "fletcher32": True}
+        made.create_dataset("w", data=np.arange(1000), **options)
+        made["b"] = np.arange(3)
+
+    with tg.open(written(fill, libver=libver)) as archive:
+        assert archive["w"].encoding == "filter 32000 is not supported"
+        assert archive["b"].numpy().tolist() == [0, 1, 2]
+        with pytest.raises(tg.UnsupportedError):
+            archive["w"].numpy()

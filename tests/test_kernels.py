@@ -355,6 +355,20 @@ def patch_arguments(rng: random.Random) -> Callable[[], tuple[Any, ...]]:
     )  # fmt: skip
 
 
+def ztensor_index_calls() -> Iterator[Call]:
+    rng = random.Random(11)
+    numbers = [0, 1, 23, 24, 0xFF, 0x100, 0xFFFF, 0x1_0000, 0xFFFF_FFFF, 0x1_0000_0000, (1 << 63) - 1]
+    for rows in [0, 1, 2, 23, 24, 30] * 5:
+        texts = [b"n" * rng.choice((0, 1, 23, 24, 255, 256)) for _ in range(rows)]
+        ranks = [rng.choice((0, 1, 2, 23, 24)) for _ in range(rows)]
+        columns = [np.array(rng.choices(numbers, k=count), np.int64) for count in (sum(ranks), rows, rows)]
+        edges = [np.cumsum([0, *counts], dtype=np.int64) for counts in (map(len, texts), ranks)]
+        codes, fields = bytes(rng.choices(range(3), k=rows)), [rng.randbytes(rng.randrange(9)) for _ in range(rows)]
+        tails = rng.randbytes(rng.choice((0, 4)) * rows)
+        made = (b"".join(texts), edges[0], [b"\x61a", b"\x62bc", b"\x60"], codes, columns[0], edges[1], *columns[1:])
+        yield "encode_entries", lambda made=made, fields=fields, tails=tails: (*made, fields, tails)
+
+
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bintensors": (bintensors_calls, 19),
     "bson_rows": (bson_rows_calls, 4),
@@ -368,6 +382,7 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "safetensors": (safetensors_calls, 18),
     "utf8": (utf8_calls, 10),
     "zstd_blocks": (zstd_blocks_calls, 3),
+    "ztensor_index": (ztensor_index_calls, 20),
 }
 """With the number of different first results that there are at least: a table that finds nothing would be no test."""
 

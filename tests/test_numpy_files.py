@@ -863,3 +863,20 @@ class TestMetadata:
             deep = [deep]
         with pytest.raises(tg.UnsupportedError, match="deeper"):
             tg.dumps({}, format="npz", metadata={"k": deep})
+
+
+def test_a_directory_that_is_too_small_for_its_members() -> None:
+    data = bytearray(TWO)
+    struct.pack_into("<HH", data, len(data) - 22 + 8, 5, 5)  # the numbers of members in the last record
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(bytes(data))
+    assert caught.value.rule == "npz.zip.count"
+
+
+@pytest.mark.parametrize(("nbytes", "width"), [(0, 4), (0xFFFFFFFE, 4), (0xFFFFFFFF, 8), (1 << 32, 8)])
+def test_a_descriptor_is_as_wide_as_the_sizes_of_its_member(nbytes: int, width: int) -> None:
+    """0xFFFFFFFF stands for a size of 64 bits elsewhere."""
+    writer = ziparchive.Writer()
+    writer.begin_stream("a", ziparchive.STORED)
+    form = {4: "<4sLLL", 8: "<4sLQQ"}[width]
+    assert writer.end(7, nbytes, nbytes) == struct.pack(form, b"PK\7\x08", 7, nbytes, nbytes)

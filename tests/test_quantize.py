@@ -129,3 +129,10 @@ def test_the_command_line_reports_the_errors(tmp_path: Path) -> None:
     assert done.stderr.count("float32 to int4:128, error at most") == 3
     shown = cli("convert", tmp_path / "x.bt", tmp_path / "x.zt", "--quantize", "int8", "--dry-run")
     assert "quantize" in shown.stdout
+
+
+def test_a_quantized_tensor_has_the_type_of_its_values_and_no_dtype() -> None:
+    """Its part `data` has one: that of the codes."""
+    quantized, _ = tg.quantize(W, "int8")
+    assert quantized.parts["data"].dtype is not None
+    assert quantized.dtype is None

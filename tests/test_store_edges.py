@@ -36,7 +36,7 @@ def commits(store: Store, count: int) -> list[dict[str, Any]]:
 
 
 def test_more_packs_than_files_that_stay_open(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorglot.store.backend._OPEN_FILES", 2)
+    monkeypatch.setattr("tensorglot.store.backend.OPEN_FILES", 2)
     made = commits(store, 5)
     with store.checkout("branch-0") as first:
         for seed, expected in enumerate(made):
@@ -47,8 +47,8 @@ def test_more_packs_than_files_that_stay_open(store: Store, monkeypatch: pytest.
 
 
 def test_chunks_and_groups_that_no_cache_keeps_are_read_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorglot.store.checkout._KEPT_CHUNKS", 1)
-    monkeypatch.setattr("tensorglot.store.packs._CACHE_NBYTES", 1)
+    monkeypatch.setattr("tensorglot.store.checkout.KEPT_CHUNKS", 1)
+    monkeypatch.setattr("tensorglot.store.packs.CACHE_NBYTES", 1)
     large = np.random.default_rng(1).integers(0, 255, 3 * MIB + 7, np.uint8)
     small = {str(i): np.arange(i, i + 4) for i in range(3)}
     store.commit("main", {"large": large, **small})
@@ -63,7 +63,7 @@ def test_chunks_and_groups_that_no_cache_keeps_are_read_again(store: Store, monk
 
 
 def test_a_tree_of_more_nodes_than_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tensorglot.store.chunks._KEPT_NODES", 1)
+    monkeypatch.setattr("tensorglot.store.chunks.KEPT_NODES", 1)
     monkeypatch.setattr("tensorglot.store.chunks.FANOUT", 2)
     monkeypatch.setattr("tensorglot.wire.cid.FANOUT", 2)
     array = np.random.default_rng(2).integers(0, 255, 7 * MIB + 1, np.uint8)
@@ -103,7 +103,7 @@ def test_groups_of_small_blocks_are_cut(store: Store, tmp_path: Path, monkeypatc
 
 def test_a_push_is_written_in_pieces(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was pushed before it broke off is there the next time."""
-    monkeypatch.setattr("tensorglot.store.transfer._FLUSH_NBYTES", 1)
+    monkeypatch.setattr("tensorglot.store.transfer.FLUSH_NBYTES", 1)
     made = commits(store, 3)
     other = Store.create(tmp_path / "other")
     store.push(tmp_path / "other")
@@ -243,3 +243,38 @@ def test_a_sparse_tensor_is_stored_as_the_difference_from_its_predecessor(store:
     with store.checkout("main") as archive:
         assert archive["s"].parts["values"].array().tobytes() == values.tobytes()
     assert_clean(store)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_many_small_tensors_of_a_file(store: Store, tmp_path: Path, compression: str | None) -> None:
+    """Those that are compressed cannot be read together."""
+    expected = {f"t{i:03}": np.full(i, i, np.int32) for i in range(100)}
+    tg.save(tmp_path / "x.zt", expected, compression=compression)
+    store.commit("main", tmp_path / "x.zt")
+    with store.checkout("main") as archive:
+        assert same_tensors(archive, expected)
+    loaded = tg.load(f"store://{tmp_path / 'store'}#main")
+    assert all((loaded[name] == array).all() for name, array in expected.items())
+    assert_clean(store)
+
+
+def test_reads_outside_of_a_commit(store: Store) -> None:
+    store.commit("main", {"a": np.arange(5), "b": np.arange(3)})
+    with store.checkout("main") as archive:
+        source = archive.source
+        assert source is not None
+        assert source.read(0, source.size) == source.read_bytes(0, source.size)
+        for read in (source.read, source.read_bytes, lambda at, n: source.read_into(at, memoryview(bytearray(n)))):
+            with pytest.raises(tg.TruncatedError):
+                read(source.size - 1, 2)
+
+
+def test_costs_of_the_last_commits_are_those_of_the_whole_log(store: Store) -> None:
+    version = tensors(1)
+    for seed in range(3):
+        store.commit("main", version)
+        version = step(version, seed)
+    every = store.costs("main")
+    assert len(every) == 3
+    for limit in (1, 2, 3):
+        assert store.costs("main", limit=limit) == every[-limit:]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+import ztensor_builder
 from bounds import at_once
 from command_line import run
 from heavy import VOID_SHAPES, void_file
@@ -104,3 +105,17 @@ def test_as_many_as_the_limit_allows(tmp_path: Path) -> None:
 def test_jax(shape: tuple[int, ...], tmp_path: Path) -> None:
     needs("jax")
     assert tg.jax.load_file(void_file("safetensors", shape, tmp_path))["a"].shape == shape
+
+
+@pytest.mark.parametrize(("size", "fits"), [((1 << 60) - 1, True), (1 << 60, False)])
+def test_other_dimensions_that_numpy_cannot_count_are_refused(size: int, fits: bool) -> None:
+    part = ztensor_builder.part(dtype="f64", blob=[4096, 0])
+    data = ztensor_builder.file2({"objects": {"w": ztensor_builder.tensor({"data": part}, shape=[0, size])}}, b"")
+    with tg.open(data) as archive:
+        assert archive["w"].shape == (0, size)
+        if fits:
+            assert archive["w"].numpy().shape == (0, size)
+            return
+        with pytest.raises(tg.UnsupportedError) as caught:
+            archive["w"].numpy()
+        assert (caught.value.rule, caught.value.tensor) == ("tensor.shape", "w")

@@ -56,10 +56,12 @@ def quantized(attributes: dict[str, Any]) -> bytes:
 
 def test_attributes_that_describe_parts_are_limited() -> None:
     """Those of other layouts are not decoded, and may be of any size."""
+    data = quantized({"note": "x" * 70_000})
     with pytest.raises(tg.LimitError) as caught:
-        tg.open(quantized({"note": "x" * 70_000}))
+        tg.open(data)
     assert caught.value.rule == "ztensor.limit.attributes"
     assert caught.value.tensor == "a"
+    assert caught.value.offset == data.index(b"\x6aattributes") + 11, "behind the key"
     plain = zt.file2({"objects": {"a": zt.tensor(attributes={"note": "x" * 70_000})}})
     assert tg.open(plain)["a"].attributes == {"note": "x" * 70_000}
 

@@ -18,6 +18,7 @@ import xxhash
 import tensorglot as tg
 from bounds import INTERPRETED, MB, resident_nbytes
 from tensorglot.containers.table import PerTensor, WriteOptions, named
+from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.payload import Span, buffers
 from test_ztensor_01 import index_of
 from test_ztensor_2 import manifest_of
@@ -305,3 +306,11 @@ def test_more_types_than_an_index_can_number() -> None:
             with pytest.raises(tg.UnsupportedError) as caught:
                 tg.dumps(archive, format="ztensor@0.1")
             assert caught.value.rule == "ztensor.write.dtype"
+
+
+@pytest.mark.parametrize("name", ["int4", "uint1", "float6_e2m3fn", "float8_e3m4"])
+def test_a_type_that_version_2_lacks_is_named(name: str) -> None:
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.dumps({"w": np.zeros(4).astype(BY_NAME[name].require_numpy())}, format="ztensor@2")
+    assert caught.value.message == f"ztensor@2 does not support {name}"
+    assert (caught.value.rule, caught.value.tensor) == ("ztensor.write.dtype", "w")

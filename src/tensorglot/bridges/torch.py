@@ -99,7 +99,7 @@ def as_device(device: Any) -> torch.device:
         raise InputError(f"{device!r} is not a device: {message}", rule="torch.device") from error
     try:
         torch.empty(0, device=found)
-    except (AssertionError, RuntimeError) as error:  # PyTorch asserts that it was compiled for the device
+    except (AssertionError, ImportError, RuntimeError) as error:  # PyTorch asserts that it was compiled for the device
         message = str(error).partition("\n")[0]
         raise StateError(f"{device!r} is not available: {message}", rule="torch.device") from error
     return found

@@ -34,7 +34,7 @@ __all__ = ["Backend", "Directory", "Entry", "File", "Writer"]
 
 _TAIL_NBYTES = 16 << 10
 """What is read of the end of a file at once: a second read costs less than bytes that nobody needs."""
-_OPEN_FILES = 64
+OPEN_FILES = 64
 """Packs that are kept open."""
 _FOLDERS = ("packs", "refs", "condemned", "writers")
 _SMALL_NBYTES = 1 << 16
@@ -167,7 +167,7 @@ class Directory:
             found = self._open.get(key)
             if found is None:
                 found = self._open[key] = FileSource(self._path(key))
-                if len(self._open) > _OPEN_FILES:
+                if len(self._open) > OPEN_FILES:
                     self._open.popitem(last=False)  # closed when nobody reads from it
             self._open.move_to_end(key)
             return found

@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 FORMAT = "store@1"
-_KEPT_CHUNKS = 16
+KEPT_CHUNKS = 16
 """Decoded chunks of which a part was read: neighbouring slices are often read next."""
 _SMALL_NBYTES = 16 << 10
 """Arrays below this size are read together, if there are some of them: they lie in groups."""
@@ -216,7 +216,7 @@ class ArraySource(BaseSource):
         self._packs.read_into(digest, room)
         with self._lock:
             self._kept[digest] = room
-            if len(self._kept) > _KEPT_CHUNKS:
+            if len(self._kept) > KEPT_CHUNKS:
                 self._kept.popitem(last=False)
         return room
 

@@ -14,7 +14,7 @@ from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, FANOUT, RAW, parse_ch
 
 __all__ = ["Chunks", "check_tree"]
 
-_KEPT_NODES = 4
+KEPT_NODES = 4
 """Nodes that are kept: chunks are mostly read in order."""
 
 
@@ -54,7 +54,7 @@ class Chunks:
             found, stated = parse_chunk_node(self._read(link))
             if stated != size:
                 raise _other_tree(self._array)
-            if len(self._nodes) >= _KEPT_NODES:
+            if len(self._nodes) >= KEPT_NODES:
                 self._nodes.clear()
             self._nodes[link] = found
         if len(found) != count:

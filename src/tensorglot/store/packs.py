@@ -35,7 +35,7 @@ from tensorglot.wire.cid import CID, RAW
 
 __all__ = ["MissingBlock", "Packs", "Stored", "pack_key"]
 
-_CACHE_NBYTES = 32 << 20
+CACHE_NBYTES = 32 << 20
 """Decoded groups of small blocks that are kept."""
 _GAP_NBYTES = 32 << 10
 """Records that are not further from each other are read at once."""
@@ -432,7 +432,7 @@ class Packs:
         with self._lock:
             self._groups[key] = found
             self._group_nbytes += len(found)
-            while self._group_nbytes > _CACHE_NBYTES and len(self._groups) > 1:
+            while self._group_nbytes > CACHE_NBYTES and len(self._groups) > 1:
                 self._group_nbytes -= len(self._groups.popitem(last=False)[1])
         return found
 

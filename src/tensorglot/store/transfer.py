@@ -28,7 +28,7 @@ from tensorglot.wire.cid import CID, RAW
 
 __all__ = ["Transferred", "bases_of", "copy_missing", "forward_ref", "transfer"]
 
-_FLUSH_NBYTES = 256 << 20
+FLUSH_NBYTES = 256 << 20
 
 History = Callable[[CID], Iterable[CID]]
 """A commit and all its ancestors."""
@@ -102,7 +102,7 @@ def copy_missing(
         add_copy(session, copy)
         done += places[copy.digest].record.stored
         since += places[copy.digest].record.stored
-        if since >= _FLUSH_NBYTES:
+        if since >= FLUSH_NBYTES:
             session.flush()
             since = 0
         if progress is not None:
