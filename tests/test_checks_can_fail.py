@@ -85,7 +85,7 @@ def reads_of_columns(*_: Any) -> None:
 def a_planted_link(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = folder / "model.bt"
     target.write_bytes(OLD_BYTES)
-    saving.test_a_link_planted_at_the_temporary_name_is_not_followed(target, monkeypatch)
+    saving.test_a_link_planted_at_the_temporary_name_is_not_followed(target, monkeypatch, "")
 
 
 def open_a_fifo(folder: Path, _: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,8 @@ RESULTS = {
 VALUES = {"bson.Binary", "bson.Raw", "dynd.CID"}
 """Tuples, which take anything; what encodes one checks it."""
 WITHIN = {
-    "Archive.part", "Archive.payload", "Archive.tensor_at", "Limits.header_or", "Limits.tensors_or", "Tensor.of_array",
+    "Archive.part", "Archive.payload", "Archive.tensor_at", "Limits.check_header", "Limits.check_rank",
+    "Limits.check_tensors", "Limits.fill_in", "Limits.header_or", "Limits.tensors_or", "Tensor.of_array",
     "bridges.dcp.Reader.set_up_storage_reader", "bridges.dcp.Writer.set_up_storage_writer", "store.Commit.encode",
 }  # fmt: skip
 """Methods that only the library or PyTorch calls."""
