@@ -10,7 +10,7 @@ from fuzzing import dcp
 
 
 def test_the_invariant_holds_for_mutants() -> None:
-    outcomes = Counter(dcp.check(mutant) for mutant in dcp.mutants(200 if INTERPRETED else 600, seed=1))
+    outcomes = Counter(dcp.check(mutant) for mutant in dcp.mutants(500 if INTERPRETED else 600, seed=1))
     seen("executions", outcomes.total())
     assert outcomes["accepted"] > 30
     assert {"dcp.index", "dcp.item.missing", "dcp.file.path"} <= outcomes.keys()
