@@ -84,6 +84,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "hdf5.chunk.index": "an index of chunks that has more of them than the shape needs",
         "hdf5.data.size": "the size of a contiguous dataset follows from its shape, not from its size field",
         "hdf5.data.overlap": "datasets and chunks may share bytes, also a chunk that is said to be longer than it is",
+        "hdf5.chunk.size": "a compressed chunk may decode to fewer bytes than its shape needs",
         "hdf5.chunk.place": "of two chunks at one place, one is not read",
         "hdf5.type": "the properties of a type may run into the next message",
         "hdf5.object.message": "so may the dimensions of a shape",
