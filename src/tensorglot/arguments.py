@@ -1,7 +1,7 @@
-"""Checks of arguments: a path, a flag, a number, a choice, a mapping, names.
+"""Checks the arguments of public functions: paths, flags, numbers, choices, mappings, names.
 
-A public function checks its arguments first, and raises an InputError that says what is
-expected. Nothing that it calls checks their types again.
+A public function checks its arguments first and raises an InputError that says what is
+expected. The functions that it calls do not check their types again.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def as_path(path: object) -> str:
 
 
 def check_flags(**flags: object) -> None:
-    """Each is a bool, of Python or of NumPy."""
+    """Checks that every flag is a bool of Python or NumPy."""
     for name, value in flags.items():
         if value is not True and value is not False and type(value).__name__ not in ("bool", "bool_"):
             raise InputError(f"{name} must be True or False, not {_shown(value)}", rule="argument.flag")
 
 
 def as_integer(value: object, what: str, rule: str, least: int | None = None, most: int | None = None) -> int:
-    """An integer of Python or of NumPy, within bounds; a bool is refused."""
+    """An integer of Python or NumPy from `least` to `most`, as an int. A bool is refused."""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool) and not getattr(value, "ndim", 0):
         number = value.__index__()
         if (least is None or number >= least) and (most is None or number <= most):
@@ -54,12 +54,12 @@ def check_choice(value: object, choices: Collection[str], what: str, rule: str) 
 
 
 def _shown(value: object) -> str:
-    """A value in a message: itself if it is short, else its type."""
+    """The text for a value in a message: its repr if it is a simple value, otherwise its type."""
     return repr(value) if value is None or isinstance(value, (str, int, float)) else type(value).__name__
 
 
 def check_mapping(value: object, what: str, rule: str) -> None:
-    """A mapping with str keys, which UTF-8 can encode."""
+    """Checks that a value is a mapping whose keys are str without lone surrogates."""
     if not isinstance(value, Mapping):
         raise InputError(f"{what} must be a mapping, not {type(value).__name__}", rule=rule)
     for key in value:

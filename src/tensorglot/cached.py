@@ -1,8 +1,8 @@
-"""A property that is computed once, without a lock.
+"""`cached_property` without a lock.
 
-That of Python 3.11 takes a lock of the whole class, which a forked process inherits as it
-was: held by a thread that the process does not have. Here two threads may compute the
-same value, and one of them is kept.
+In Python 3.11, `functools.cached_property` takes a lock. A process that is forked while
+another thread holds it waits forever, because that thread does not exist in the child.
+Here two threads may both compute the value, and the first one stored is kept.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
 
     class cached_property:  # noqa: N801
-        """Like that of functools, from Python 3.12 on."""
+        """Like `functools.cached_property` from Python 3.12 on."""
 
         def __init__(self, function: Any) -> None:
             self._function = function

@@ -3,7 +3,7 @@
     TensorglotError
     ├── FormatError          the file breaks a rule of its format
     │   ├── TruncatedError     bytes are missing
-    │   ├── LimitError         valid perhaps, but beyond a bound that the reader enforces
+    │   ├── LimitError         perhaps valid, but beyond a bound that the reader enforces
     │   ├── IntegrityError     a checksum does not match, or is required and absent
     │   └── AmbiguousFormat    the bytes are valid in two formats that disagree
     ├── InputError           an argument of the caller is invalid
@@ -15,10 +15,9 @@
     ├── TensorNotFound       no tensor of that name; also a KeyError
     └── MissingFile          of the drop-in modules: no such file; also a FileNotFoundError
 
-Every error carries the rule that was broken, and where they apply the byte offset
-in the source, the name of the tensor, the path of the file, and what to do about it, in
-the words of Python and of the command line. For any input bytes only these and OSError
-leave the library.
+Every error has the name of the rule that was broken and, if known, the byte offset in the
+source, the tensor's name, the file's path, and a hint for the user, in terms of Python or
+of the command line. Whatever bytes are read, the library raises only these and OSError.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ __all__ = [
 
 
 def escape(name: str, *, longest: int = 120) -> str:
-    """A name from a file, safe to print: no control, bidi or other invisible characters, the middle elided."""
+    """A name from a file, safe to print: control, bidi and other invisible characters escaped, the middle elided."""
     text = name
     if not name.isprintable() or "\\" in name:
         text = "".join(c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in name)
@@ -93,7 +92,7 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 class Hint(NamedTuple):
-    """What to do about an error; empty where there is nothing to do."""
+    """What the user can do about an error, for both interfaces; an empty text if there is nothing to do."""
 
     python: str
     command_line: str
@@ -141,6 +140,7 @@ class TensorglotError(Exception):
         return f"{file}{self.advise(command_line=command_line)} ({', '.join(where)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # `rule` is a required keyword, which the default way to unpickle an exception does not pass.
         return copyreg.__newobj__, (type(self), self.message), vars(self)  # type: ignore[attr-defined]
 
 
@@ -173,7 +173,7 @@ class OutOfRange(InputError, IndexError):
 
 
 class StateError(InputError, RuntimeError):
-    """Tensors that do not fit a module, or that cannot be stored as they are: RuntimeError is what PyTorch raises."""
+    """Tensors that do not fit a module, or share memory and cannot be stored so. PyTorch raises RuntimeError, too."""
 
 
 class UnsupportedError(TensorglotError):
@@ -181,7 +181,7 @@ class UnsupportedError(TensorglotError):
 
 
 class NotExportable(UnsupportedError, BufferError):
-    """A tensor that a protocol between libraries cannot express: BufferError is what DLPack requires."""
+    """A tensor that a protocol between libraries cannot express. DLPack requires BufferError."""
 
 
 class RemoteError(TensorglotError, OSError):
@@ -201,7 +201,7 @@ class TensorNotFound(TensorglotError, KeyError):
 
 
 class MissingFile(TensorglotError, FileNotFoundError):
-    """No such file, from a function that stands for one of safetensors: their callers catch both classes."""
+    """No such file, raised by the drop-in replacements of safetensors, whose callers catch FileNotFoundError."""
 
     errno = errno.ENOENT
     strerror = os.strerror(errno)

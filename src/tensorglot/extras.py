@@ -11,7 +11,7 @@ __all__ = ["library"]
 
 
 def library(module: str, extra: str) -> Any:
-    """The module; if it is not installed, an error that names the extra to install."""
+    """Imports an optional library; if it is not installed, the error names the extra to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

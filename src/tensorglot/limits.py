@@ -12,10 +12,9 @@ from tensorglot.errors import InputError, LimitError
 
 __all__ = ["DEFAULT", "HEADER_NBYTES_MAX", "TENSORS_MAX", "Limits", "as_limits"]
 
+# The defaults for formats that define no limit of their own.
 HEADER_NBYTES_MAX = 100_000_000
-
 TENSORS_MAX = 1 << 20
-"""Both are for formats that define no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +28,9 @@ class Limits:
     rank: int = 64
     """Dimensions of a tensor."""
     name_nbytes: int = 100_000
-    """The UTF-8 form of one name."""
+    """Bytes of one name in UTF-8."""
     type_nbytes: int = 1 << 16
-    """The text of one type."""
+    """Characters of the text of one type."""
     type_depth: int = 64
     """Nesting of a type string, and of values in `array[T]`."""
     cbor_depth: int = 32
@@ -39,16 +38,17 @@ class Limits:
     zstd_window: int = 1 << 27
     """The window that a zstd frame may ask for."""
     gzip_ratio: int = 16
-    """Bytes that a gzipped dump may give for each byte of it, once they are more than 1 MiB."""
+    """Decompressed bytes for each byte of a gzipped dump; up to 1 MiB is always allowed."""
     view_ratio: int = 1024
-    """Bytes that tensors may have beyond those of the file, for each byte of it, once they are more than 1 MiB: views
-    of repeated elements (stride 0), fill values, and further names of the same bytes (raw in zTensor: 16 GiB)."""
+    """Bytes by which the tensors may together exceed the file, for each byte of the file; up to 1 MiB is always
+    allowed. Tensors exceed it by repeated elements (stride 0), by fill values, and by several names for the same
+    bytes (raw in zTensor: up to 16 GiB is always allowed)."""
     path_ratio: int = 4
-    """Bytes that the paths of vectors may take for each byte of BSON documents, once they are more than 1 MiB."""
+    """Bytes of the paths of all vectors for each byte of BSON documents; up to 1 MiB is always allowed."""
     store_ratio: int = 1024
-    """Bytes that the tensors of a commit may have for each byte of a store's packs, once they are more than 16 GiB."""
+    """Bytes of a commit's tensors for each byte of a store's packs; up to 16 GiB is always allowed."""
     void_count: int = 1 << 20
-    """Elements of a dimension whose elements take no bytes."""
+    """Length of a dimension whose elements take no bytes, so that the file's size does not bound it."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -67,13 +67,13 @@ class Limits:
         return default if self.tensors is None else self.tensors
 
     def fill_in(self, message: str, tensors_max: int = TENSORS_MAX) -> str:
-        """A message with `{tensors}`, `{rank}` or `{name_nbytes}`, with the bound in its place."""
+        """Replaces `{tensors}`, `{rank}` and `{name_nbytes}` in a message by the bounds."""
         return message.format(tensors=self.tensors_or(tensors_max), rank=self.rank, name_nbytes=self.name_nbytes)
 
     def check_header(
         self, nbytes: int, what: str, *, rule: str, offset: int | None = None, default: int = HEADER_NBYTES_MAX
     ) -> None:
-        """`what` has the size: an index, a manifest."""
+        """Raises LimitError for a header, index or manifest (`what`) of more bytes than allowed."""
         most = self.header_or(default)
         if nbytes > most:
             raise LimitError(

@@ -1,9 +1,9 @@
 """Memory to read into.
 
-Loading is bound by page faults, not by copying. So a large array gets its own anonymous
-mapping, in huge pages. Bytes that are only hashed or scanned go to scratch memory that is
-reused. Both start at the file offset's residue modulo a page: the OS copies several times
-slower when the two differ by a few bytes.
+Page faults, not copying, take most of the time of loading. So a large array gets its own
+anonymous mapping in huge pages, and bytes that are only hashed or scanned go to scratch
+memory that is reused. The address of both is congruent to the file offset modulo a page:
+the OS copies several times slower if source and target are misaligned to each other.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def cut(nbytes: int, piece: int) -> Iterator[tuple[int, int]]:
 
 
 def regroup(chunks: Iterable[bytes | bytearray | memoryview], nbytes: int) -> Iterator[memoryview]:
-    """The same bytes in pieces of `nbytes`, the last one shorter; only what lies across chunks is copied."""
+    """The same bytes in pieces of `nbytes`, the last one shorter. Only pieces that span chunks are copied."""
     gathered = bytearray()
     for chunk in chunks:
         view = memoryview(chunk)
@@ -77,7 +77,7 @@ def regroup(chunks: Iterable[bytes | bytearray | memoryview], nbytes: int) -> It
 
 
 def allocate(nbytes: int, offset: int = 0) -> memoryview:
-    """Uninitialised, writable memory for `nbytes` that come from `offset` of a file."""
+    """Uninitialised, writable memory for `nbytes` bytes that will be read from `offset` of a file."""
     if nbytes < SMALL_NBYTES:
         start = offset % _ALIGNMENT
         return np.empty(start + nbytes, np.uint8).data[start:]
@@ -88,17 +88,17 @@ def allocate(nbytes: int, offset: int = 0) -> memoryview:
     residue = offset % _PAGE
     whole = mmap.mmap(-1, nbytes + residue + _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     start = -int(np.frombuffer(whole, np.uint8).__array_interface__["data"][0]) % _HUGE_PAGE
-    huge = (residue + nbytes) // _HUGE_PAGE * _HUGE_PAGE  # the rest in small pages: no memory is wasted
+    huge = (residue + nbytes) // _HUGE_PAGE * _HUGE_PAGE  # the rest stays in small pages, to waste no memory
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         whole.madvise(mmap.MADV_HUGEPAGE, start, huge)
     return memoryview(whole)[start + residue : start + residue + nbytes]
 
 
 class Slab(threading.local):
-    """Memory for arrays that are read one by one: large ones are allocated separately, others share huge pages.
+    """Memory for arrays that are read one by one. Large arrays are allocated separately, others share huge pages.
 
-    Small pages of their own cost more than the reading: 1,000 tensors of half a megabyte
-    take 300 ms of processor time in them and 110 ms in huge ones. Each thread has its own.
+    With small pages, page faults cost more than the reading: 1,000 tensors of half a
+    megabyte take 300 ms of processor time, and 110 ms in huge pages. Each thread has its own.
     """
 
     def __init__(self, nbytes: int) -> None:
@@ -108,11 +108,11 @@ class Slab(threading.local):
 
     @classmethod
     def for_arrays(cls, sizes: Sequence[int]) -> Slab:
-        """A slab that has room for all of them, with the gaps between them, up to SLAB_NBYTES."""
+        """A slab with room for arrays of these sizes and the gaps between them, at most SLAB_NBYTES."""
         return cls(min(SLAB_NBYTES, sum(sizes) + _PAGE * len(sizes)))
 
     def take(self, nbytes: int, offset: int = 0) -> memoryview:
-        """Uninitialised, writable memory for `nbytes` that come from `offset` of a file."""
+        """Like `allocate`, from the slab if `nbytes` is small."""
         if nbytes >= ALONE_NBYTES:
             return allocate(nbytes, offset)
         alignment = _PAGE if nbytes >= SMALL_NBYTES else _CACHE_LINE
@@ -140,7 +140,7 @@ class Scratch:
 
 
 class _Kept(threading.local):
-    """Scratch memory of a thread that is not in use."""
+    """Scratch memory of a thread that is not in use at the moment."""
 
     def __init__(self) -> None:
         self.free: list[Scratch] = []

@@ -1,8 +1,8 @@
 """Extension points: functions that a lower layer calls and an upper layer provides.
 
-The model has `Tensor.cid()` and does not know how a CID is computed; `coerce` accepts
-awkward arrays and does not know awkward. Each gets its provider here, by the name of the
-extension point. The package's `__init__`, which knows every layer, registers the
+`Tensor.cid()` is in the model, which does not know how a CID is computed; `coerce` accepts
+awkward arrays and does not know awkward. Both look up their provider here, by the name of
+the extension point. The package's `__init__`, which may import every layer, registers the
 providers; each is imported when it is first used.
 """
 

@@ -1,9 +1,9 @@
 """Thread pools: `for_each` calls a function on every item, `ordered_map` gives the results in order.
 
 Nested calls run inline: a thread that waited for others of its own pool could deadlock.
-Requests to servers have a larger pool of their own (`for_each_request`), since they wait
-and do not compute; a thread of another pool may wait for them. A pool belongs to the
-process that made it, and a `Lock` is not inherited by a fork.
+Requests to servers have a larger pool of their own (`for_each_request`), because they wait
+instead of computing; threads of the other pool may wait for them. A forked process has no
+threads but the forking one, so pools are kept by process, and a `Lock` is free after a fork.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Lock:
-    """A mutex that a forked process finds free: the thread that held it in the parent is not there to release it."""
+    """A mutex that is free in a forked process: the thread that may hold it in the parent does not exist there."""
 
     __slots__ = ("_mutex", "_pid")
 
@@ -58,10 +58,10 @@ class Lock:
 
 
 class Executor(Protocol):
-    """A pool of `concurrent.futures`, a Dask client, or anything else that can do this."""
+    """An executor of `concurrent.futures`, a Dask client, or any other object with this method."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any) -> Any:
-        """Calls the function elsewhere. The future that it returns has `result` and `cancel`."""
+        """Calls the function elsewhere, and returns a future with the methods `result` and `cancel`."""
         ...
 
 
@@ -71,8 +71,8 @@ def default_threads() -> int:
 
 
 def thread_pool(threads: int, name: str) -> ThreadPoolExecutor:
-    """A pool whose threads have names that begin so."""
-    from concurrent.futures import ThreadPoolExecutor  # and logging: 7 ms, for which one who opens a file must not wait
+    """A pool whose threads have names that begin with `name`."""
+    from concurrent.futures import ThreadPoolExecutor  # imports logging, 7 ms, which opening a file need not wait for
 
     return ThreadPoolExecutor(threads, thread_name_prefix=name)
 
@@ -108,7 +108,7 @@ def for_each(work: Callable[[T], None], items: Iterable[T], threads: int | None 
 
 
 def for_each_request(work: Callable[[T], None], items: Iterable[T]) -> None:
-    """Calls `work`, which waits for a server and calls no function of this module, on threads for requests."""
+    """Calls `work`, which waits for a server, on the threads for requests. `work` must not call this module."""
     jobs = list(items)
     if len(jobs) < 2 or threading.current_thread().name.startswith(_REQUEST_NAMES):
         for job in jobs:
@@ -136,7 +136,10 @@ def _run(pool: Executor, work: Callable[[T], None], jobs: Iterable[T]) -> None:
 def batches(
     items: Iterable[T], nbytes_of: Callable[[T], int], nbytes: int, count: int | None = None
 ) -> Iterator[list[T]]:
-    """Consecutive items in groups for one thread each: of at most so many bytes and items, unless one has more."""
+    """Groups consecutive items, for one thread each, up to `nbytes` bytes and `count` items.
+
+    A single item with more bytes is a group of its own.
+    """
     batch: list[T] = []
     total = 0
     for item in items:
@@ -155,8 +158,8 @@ def ordered_map(
 ) -> Iterator[T]:
     """The results of `work` in the order of the items, computed ahead on threads or on the executor.
 
-    At most `ahead` items are computed before they are requested. A single item runs inline. When the iterator is
-    closed, no further work starts.
+    At most `ahead` results are computed before they are requested. A single item runs inline.
+    After the iterator is closed, no further work starts.
     """
     waiting: deque[Any] = deque()
     jobs = iter(items)

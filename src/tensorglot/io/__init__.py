@@ -1,20 +1,20 @@
 """Where bytes come from and go to.
 
-place       where a file or an object is: a caller's path or URL, parsed once
-local       memory, or a regular file by pread or mmap
-stream      file objects of the caller, to read and to write
-remote      an object at a URL, by ranges
-ranges      which ranges to request for many reads at once
+place       `Place`: a caller's path or URL, parsed once
+local       sources: memory, or a regular file read by pread or mmap
+stream      the caller's file objects, to read and to write
+remote      source: an object at a URL, read by ranges
+ranges      plans which ranges to request for many reads at once
 folder      the files of one checkpoint
-source      whatever a caller passes, as a source
-reader      a place as a binary file, for other libraries
+source      `source_for`: the source for whatever a caller passes
+reader      a place as a binary file object, for other libraries
 pieces      buffers and spans to be written
-sink        a file that is replaced atomically and durably
-upload      an object that is written as a whole
-multipart   the same by several processes, each some parts of it
-replacement the same, if the object is still the one that was read
-target      whatever a caller passes, as a target
-in_place    a file that is changed where it is
+sink        replaces a file atomically and durably
+upload      writes an object, which is visible when it is complete
+multipart   an upload whose parts several processes write
+replacement replaces an object only if it still is the one that was read
+target      `open_target`: the target for whatever a caller passes
+in_place    changes the end of a file in place
 
 urls                URLs as text
 storage_options     how to reach a server, kept secret

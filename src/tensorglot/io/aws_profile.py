@@ -1,9 +1,10 @@
 """Credentials and region from the files of AWS's tools, which obstore does not read.
 
-`~/.aws/credentials` and `~/.aws/config`, or the files named by AWS_SHARED_CREDENTIALS_FILE
-and AWS_CONFIG_FILE; of them the profile named by AWS_PROFILE, or `default`. They come
-last: options and the environment have precedence. Profiles that log in or assume a role
-have no keys here. A file is read again when it has changed.
+The files are `~/.aws/credentials` and `~/.aws/config`, or those named by
+AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE; the profile is the one named by
+AWS_PROFILE, or `default`. Options and the environment have precedence. Profiles that log in
+or assume a role have no keys in these files and are not supported. A file is read again
+when it has changed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 
 
 def from_profile(given: Mapping[str, Any]) -> dict[str, str]:
-    """The options of S3 that neither the caller nor the environment has given, but a file."""
+    """The options of S3 that a profile has, and neither the caller's options nor the environment."""
     names = {name.lower().removeprefix("aws_") for name in given}
     own_keys = bool(names & {*_KEYS, "skip_signature"}) or any(map(os.environ.get, _OTHERS))
     own_region = bool(names & {"region", "default_region"}) or any(map(os.environ.get, _REGIONS))

@@ -1,6 +1,6 @@
-"""A folder that holds the files of one checkpoint: a directory, or the beginning of URLs.
+"""A folder with the files of one checkpoint: a directory, or a URL prefix.
 
-HTTP has no listing: there, the names of files must be known.
+HTTP cannot list files: there, their names must be known.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Folder:
         return cls(place.at_url(f"{place.text.rstrip('/')}/") if place.remote else place)
 
     def file(self, name: str) -> Place:
-        """The place of a file in it."""
+        """The place of a file in the folder."""
         return self.place.beside(name) if self.place.remote else Place.at(str(Path(self.place) / name))
 
     def names(self) -> list[str] | None:
@@ -52,7 +52,7 @@ class Folder:
         return sorted(last_name(found["path"]) for found in address.list(address.key))
 
     def remove(self, name: str) -> None:
-        """Removes a file. One that is absent is no error."""
+        """Removes a file, if it exists."""
         place = self.file(name)
         if not place.remote:
             Path(place).unlink(missing_ok=True)
@@ -76,16 +76,16 @@ class Folder:
 
 
 def _address_of(place: Place) -> Address:
-    from tensorglot.io.objects import address_of  # ssl, http and email, for which a directory must not wait
+    from tensorglot.io.objects import address_of  # imports ssl, http and email, which directories need not wait for
 
     return address_of(place.text, place.options)
 
 
 def file_named_by(file: Place, name: str) -> Place:
-    """The place of a file that another one refers to by a name in its folder.
+    """The place of the file `name`, to which `file` refers, in the folder of `file`.
 
-    A symbolic link must lead into the folder of that file, or into the one where that file really
-    is: a cache of Hugging Face has links to blobs of one folder, the index among them.
+    If it is a symbolic link, it must lead into that folder, or into the folder where `file`
+    really is: in a Hugging Face cache, the index and its shards are links into one folder of blobs.
     """
     found = file.beside(name)
     if file.remote:
@@ -103,7 +103,7 @@ def file_named_by(file: Place, name: str) -> Place:
 
 
 def as_folder(place: Place) -> Folder | None:
-    """The folder at a place; None if a file is there. A URL of a folder ends with a slash, or is a whole repo."""
+    """The folder at a place; None if it is a file. The URL of a folder ends with a slash, or is a whole repository."""
     if not place.remote:
         return Folder(place) if os.path.isdir(place) else None  # noqa: PTH112
     scheme, _, rest = place.text.partition("://")

@@ -1,12 +1,12 @@
-"""HTTP requests of our own, for what obstore cannot be told: to follow no redirect.
+"""HTTP requests that do not follow redirects, which obstore cannot be configured to do.
 
-obstore follows a redirect to any host, and takes along the caller's headers and, as
+obstore follows a redirect to any host, and sends along the caller's headers and, as
 Referer, the whole URL with its signature. So the first request for an HTTP URL is made
-here (`locate`): redirects are followed one by one, and the caller's headers go to the
-origin of the URL only. obstore then reads where that led to.
+here (`locate`): redirects are followed one by one, and the caller's headers are sent only
+to the origin of the URL. obstore then reads from the final URL.
 
-Time limits, retries, proxy and certificates are those of `storage_options`. The limit of
-the whole request also ends one whose server sends its headers byte by byte.
+Time limits, retries, proxy and certificates are those of `storage_options`. The limit for
+the whole request also stops a server that sends its headers byte by byte.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ _REDIRECTS = 10
 _READ_NBYTES = 64 << 10
 _RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
 _EMPTY = 416
-"""The status for any range of an empty object."""
+"""The status "range not satisfiable", for every range of an empty object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server answered."""
+    """A server's answer."""
 
     url: str
-    """That it came from."""
+    """The URL that it came from."""
     status: int
     headers: Message
     body: bytes
 
     def span(self) -> tuple[int, int] | None:
-        """Where the body begins in the object, and the object's size; None if it is not the range that it claims."""
+        """The offset of the body in the object, and the object's size; None if the body is not the declared range."""
         found = _RANGE.fullmatch(self.headers.get("Content-Range", ""))
         if self.status != 206 or found is None:
             return None
@@ -58,15 +58,16 @@ class Answer:
 
 
 def _origin(url: str) -> tuple[str, str, int | None]:
-    """Scheme, host and port: what credentials are for."""
+    """Scheme, host and port: credentials for one origin must not be sent to another."""
     parts = urlsplit(url)
     return parts.scheme, parts.hostname or "", parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def locate(url: str, wanted: str, most: int, options: StorageOptions, name: str) -> tuple[Answer, bool]:
-    """Asks for a range, of which at most `most` bytes are read, and follows redirects.
+    """Requests a range, reads at most `most` bytes of the answer, and follows redirects.
 
-    Returns the answer, and whether all of them stayed at the origin of the URL: only then it may get the headers.
+    Returns the answer, and whether all redirects stayed at the URL's origin: only then may
+    the caller's headers be sent to the final URL.
     """
     at, stayed = url, True
     for _ in range(_REDIRECTS):
@@ -99,10 +100,10 @@ def request(
     data: bytes | bytearray | None = None,
     most: int = 1 << 20,
 ) -> Answer:
-    """The answer to a request, of whose body at most `most` bytes are read. What fails for a moment is repeated.
+    """Makes a request, and repeats it after transient failures. Reads at most `most` bytes of the body.
 
-    A redirect is an answer like others, and so is the status for a range of an empty
-    object; other errors of the server are raised. `name` is the URL as it may be printed.
+    Redirects are returned as answers, and so is the status for a range of an empty object;
+    other errors of the server are raised. `name` is the URL without credentials, for errors.
     """
     retry = options.retry
     end, attempt = time.monotonic() + retry["retry_timeout"].total_seconds(), 0
@@ -146,7 +147,7 @@ def _request_once(
 
 
 class _Limit:
-    """Ends a request after a time, whatever it waits for then."""
+    """Ends a request after a time, whatever it is waiting for, by shutting down its socket."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -168,7 +169,7 @@ class _Limit:
                     socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
     def read(self, answer: http.client.HTTPResponse, most: int) -> bytes:
-        """Reads a body up to one byte more than `most`, which shows that it is longer."""
+        """Reads a body up to one byte more than `most`: the extra byte shows that it is longer."""
         data = bytearray()
         while not self.passed and (piece := answer.read1(min(_READ_NBYTES, most + 1 - len(data)))):
             data += piece
@@ -184,7 +185,7 @@ class _Limit:
 
 
 class _Connection(http.client.HTTPConnection):
-    """One that a limit can end, and that may take another time to connect than to answer."""
+    """A connection that a `_Limit` can end, with separate time limits for connecting and for answering."""
 
     def __init__(self, host: str, limit: _Limit, connecting: float, **named: Any) -> None:
         self._answering = named["timeout"]
@@ -216,10 +217,10 @@ class _Handler(urllib.request.AbstractHTTPHandler):
 
 
 def _opener(host: str, options: StorageOptions, limit: _Limit) -> urllib.request.OpenerDirector:
-    """One without the usual handlers for redirects and errors: every status is an answer."""
+    """An opener without the usual handlers for redirects and errors: every status is an answer."""
     proxy, excluded = options.client.get("proxy_url"), str(options.client.get("proxy_excludes", ""))
     if proxy is None:
-        proxies = None  # those of the environment
+        proxies = None  # the environment's proxies
     elif any(host.partition(":")[0].endswith(name.strip()) for name in excluded.split(",") if name.strip()):
         proxies = {}
     else:

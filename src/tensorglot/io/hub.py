@@ -1,8 +1,8 @@
 """`hf://ORG/REPO@REV/file`: files of the Hugging Face hub, or of the server in HF_ENDPOINT.
 
-The hub answers with a redirect to the server that has the bytes, signed for about an
-hour. Like every HTTP server it is asked once for each archive, with the token; the bytes
-are then read from where it points to, without (`io/http.py`).
+The hub answers with a redirect to a signed URL of the server that has the bytes, valid for
+about an hour. The hub is asked once for each archive, with the token; the bytes are then
+read from the signed URL, without the token (`io/http.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KINDS = ("datasets", "spaces")
 
 
 def hub_url(url: str) -> str:
-    """The URL at the hub for one of `hf://`; without a file, of the folder."""
+    """The HTTP URL at the hub for an `hf://` URL of a file or a repository."""
     kind, path = "", url.partition("://")[2].partition("?")[0]
     first = path.partition("/")[0]
     if first in _KINDS:

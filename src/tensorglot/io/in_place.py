@@ -1,8 +1,8 @@
-"""Changing a file where it is: a lock against other editors, bytes behind its end, or a new tail.
+"""Changes a file in place: a lock against other editors, appending, or replacing its tail.
 
-An editor reads a file and then writes it. `lock_for_edit` keeps out other editors, and
-gives the stamp of what is read. A process that ignores the lock is detected: what is
-written over must still have that stamp.
+An editor reads a file and then writes to it. `lock_for_edit` keeps out other editors, and
+returns the stamp of the file that is read. A process that ignores the lock is detected: the
+file must still have that stamp when it is written to.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["GROWTH_NBYTES", "PATIENCE_SECONDS", "append_tail", "lock_for_edit", 
 PATIENCE_SECONDS = 30.0
 """How long a writer that appends waits for others."""
 GROWTH_NBYTES = 8 << 20
-"""A file grows by at most so much at a time: no more zeros can be at its end after a power cut."""
+"""The most bytes by which a file grows at a time, and so the most zeros at its end after a power cut."""
 _PAGE = 4096
 
 
 @contextmanager
 def lock_for_edit(path: str | os.PathLike[str]) -> Iterator[Stamp]:
-    """Holds the lock while a file is read, changed and written. Gives the stamp of the file."""
+    """Holds the lock while a file is read, changed and written; the context's value is the file's stamp."""
     source = FileSource(path)
     held = source.descriptor()
     try:
@@ -41,9 +41,10 @@ def lock_for_edit(path: str | os.PathLike[str]) -> Iterator[Stamp]:
 
 
 def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, expect: Stamp, durable: bool) -> Stamp:
-    """Replaces the end of a file, from `begin` on; an error undoes it, a kill or a crash does not.
+    """Replaces the end of a file, from `begin` on. Undone after an error, but not after a kill or a crash.
 
-    The file must have the stamp `expect` before, and still be at its path afterwards. Returns the new stamp.
+    The file must have the stamp `expect` before, and must still be at its path afterwards.
+    Returns the new stamp.
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -63,16 +64,17 @@ def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, expec
 
 
 def append_tail(path: str | os.PathLike[str], tail: FileSource, place: bytes, *, expect: Stamp, durable: bool) -> Stamp:
-    """Writes behind the end of a file, whose readers find their way by its last bytes; `place` will be the new ones.
+    """Appends a tail to a file whose last bytes, the footer, tell readers where everything is.
 
-    1. The old last bytes are written once more, further on: the file has another size, and
-       means what it meant before. 2. The tail is written up to there. Both are repeated
-       until there is room for the tail. 3. The new last bytes replace the last copy.
+    `place` is the new footer, as long as the old one.
+    1. A copy of the old footer is written further on: the file is larger, and means the same.
+    2. The tail is written up to that copy. Both are repeated until the tail is complete.
+    3. The new footer replaces the last copy.
     Steps 1 and 3 are one system call within one sector, and no byte of the old file is
-    touched: a kill at any time leaves the old contents or the new ones, and an error is
-    undone by the old size. A power cut during step 1 can leave a new size without the
-    bytes that were written, on file systems that keep the two apart: then the file ends in
-    zeros, GROWTH_NBYTES at most, behind the last copy, which was synced before.
+    changed: a kill at any time leaves the old contents or the new ones, and an error is
+    undone by restoring the old size. On file systems that write size and data separately,
+    a power cut during step 1 can leave the new size without the data: then the file ends in
+    zeros, at most GROWTH_NBYTES, after the last copy, which was synced before.
     """
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -117,7 +119,7 @@ def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
 
 
 def _check_at(path: str | os.PathLike[str], stamp: Stamp) -> None:
-    """The file that was written is still the one at the path."""
+    """Checks that the file that was written is still the one at the path."""
     try:
         now = stamp_of(os.stat(path))  # noqa: PTH116
     except FileNotFoundError:

@@ -1,13 +1,13 @@
 """Sources that are memory or a regular file, read by pread or mmap.
 
-All implement the `Source` protocol of the model. A read that the source cannot satisfy
-is a TruncatedError, never a short result and never a signal: a file that is truncated
-under a pread source is noticed at the read. Only regular files are opened; a FIFO or a
-device is refused before it can block.
+All implement the `Source` protocol of the model. A read beyond the end is a TruncatedError,
+never a short result and never a signal: a pread source notices at the read that its file
+was truncated. Only regular files are opened; a FIFO or a device is refused before it can
+block.
 
-A file descriptor is a number that the operating system gives to the next file as soon
-as it is closed. So a `Descriptor` object owns it, every use of the number holds a
-reference to the owner, and the descriptor is closed once, with the last reference.
+As soon as a file descriptor is closed, the operating system may give its number to another
+file. So a `Descriptor` object owns the number, every use of it holds a reference to the
+owner, and the descriptor is closed exactly once, with the last reference.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ __all__ = [
 ]
 
 Stamp: TypeAlias = tuple[int, int, int, int]
-"""Changes when a file is replaced or written to: device, inode, size, time of the last change."""
+"""Device, inode, size and modification time of a file: changes when the file is replaced or written to."""
 _NO_RESERVE = 0x4000 if sys.platform == "linux" else 0
-"""MAP_NORESERVE: a private mapping larger than the memory is not refused."""
+"""MAP_NORESERVE: private mappings may be larger than the memory."""
 _SKIP_NBYTES = 24 << 10
-"""A gap between two runs of up to this size is read, too: copying it costs less than another system call."""
+"""A gap of up to this size between two runs is read, too: copying it costs less than another system call."""
 _RUNS = 512
-"""Runs of one system call, which takes 1024 buffers (IOV_MAX)."""
+"""Runs of one system call: with the gaps between them just below 1024 buffers (IOV_MAX)."""
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
@@ -82,7 +82,7 @@ def change_error(path: str | os.PathLike[str]) -> InputError:
 
 
 class add_path_to_errors:  # noqa: N801
-    """A context that sets the path of every error that has no other file's."""
+    """A context that sets the path of errors, unless they already name another file."""
 
     __slots__ = ("_path",)
 
@@ -103,7 +103,7 @@ class add_path_to_errors:  # noqa: N801
 
 
 class BaseSource(ABC):
-    """Reads into fresh memory by `read_into`."""
+    """Implements the other reads by `read_into`."""
 
     size: int
     path: str | None = None
@@ -134,7 +134,7 @@ class BaseSource(ABC):
         """Releases what is open."""
 
     def truncation_error(self, offset: int, nbytes: int, size: int | None = None) -> TruncatedError:
-        """The error for a read that ends beyond the source, or beyond what is there of it now."""
+        """The error for a read beyond the end of the source; `size` is its size now, if that has changed."""
         size = self.size if size is None else size
         return TruncatedError(
             f"file truncated: needs {offset + nbytes} bytes, has {size}",
@@ -179,8 +179,8 @@ class BufferSource(BaseSource):
 class Descriptor:
     """An open file descriptor, closed with the last reference to this object.
 
-    The interpreter's reference count is the count of users. It needs no lock, and no
-    interrupt or fork can come between a count and what is counted.
+    The interpreter's reference count is the count of users. It needs no lock, and no interrupt
+    or fork can happen between a use and its counting.
     """
 
     __slots__ = ("fd",)
@@ -188,23 +188,22 @@ class Descriptor:
     def __init__(self, fd: int) -> None:
         self.fd = fd
 
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # at exit, `os` may be gone before the object
         close(self.fd)
 
 
 class FileSource(BaseSource):
-    """A regular file, read with pread: safe against a file that changes meanwhile, and usable by many threads.
+    """A regular file, read by pread: safe if the file changes meanwhile, and usable by many threads.
 
-    It may be closed at any time: reads in progress complete, later ones are refused. It
-    can be sent to another process, which opens the file again and checks that it is
-    unchanged.
+    It may be closed at any time: reads in progress complete, later ones are refused. Pickled,
+    it opens the file again in the other process, and checks that the file is unchanged.
     """
 
     _descriptor: Descriptor | None = None
 
     def __init__(self, file: str | os.PathLike[str] | int) -> None:
-        """Opens a path, or takes over a descriptor."""
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        """Opens a path, or takes ownership of a descriptor."""
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # without O_NONBLOCK, opening a FIFO would block
         if isinstance(file, int):
             held = Descriptor(file)
         else:
@@ -255,14 +254,14 @@ class FileSource(BaseSource):
             del held  # the traceback of an error must not keep the file open
 
     def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
-        """Runs that are near to one another by one system call."""
+        """Reads runs that are close together by one system call, with the gaps between them."""
         if not begins:
             return
         first, nbytes = np.array(begins, np.int64), np.array(sizes, np.int64)
         gaps = first[1:] - (first + nbytes)[:-1]
         apart = (gaps < 0) | (gaps > _SKIP_NBYTES)
         apart[_RUNS - 1 :: _RUNS] = True
-        # Arrays and not memoryviews: the garbage collector does not count them.
+        # Arrays instead of memoryviews, because the garbage collector does not track them.
         target, skipped = np.frombuffer(out, np.uint8), np.empty(_SKIP_NBYTES, np.uint8)
         for a, b in pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), len(first)]):
             outs = [target[at : at + n] for at, n in zip(offsets[a:b], sizes[a:b], strict=True)]
@@ -297,10 +296,10 @@ class FileSource(BaseSource):
 
 
 class PrivateMapping(mmap.mmap):
-    """A file in memory of which a page that is written to becomes this process's own: the file never changes.
+    """A copy-on-write mapping: writing to a page makes a private copy of it, so the file never changes.
 
-    The arrays of a mapped file are read-only all the same. Frameworks that have no such
-    arrays (PyTorch) may share the memory.
+    NumPy arrays of a mapped file are read-only all the same. But frameworks without read-only
+    arrays (PyTorch) can share this memory safely.
     """
 
     @cached_property
@@ -310,7 +309,7 @@ class PrivateMapping(mmap.mmap):
 
 
 class MmapSource(BufferSource):
-    """A regular file as shared memory: no copy, and the caller's promise that nobody truncates the file.
+    """A regular file as shared memory, without a copy. The caller promises that nobody truncates the file.
 
     The mapping lives as long as anything refers to it, so there is nothing to close.
     """
@@ -335,8 +334,9 @@ def _map(fd: int, size: int) -> mmap.mmap:
     try:
         return PrivateMapping(fd, size, flags=mmap.MAP_PRIVATE | _NO_RESERVE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
     except OSError as error:
-        if error.errno != errno.ENOMEM:  # a system that reserves memory for every page that could be written to
+        if error.errno != errno.ENOMEM:
             raise
+        # The system reserves memory for every page of a writable mapping.
         return mmap.mmap(fd, size, access=mmap.ACCESS_READ)
 
 

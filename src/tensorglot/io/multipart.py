@@ -1,11 +1,11 @@
-"""One multipart upload that many processes write: S3's own requests, since obstore keeps an upload to one writer.
+"""A multipart upload to S3 whose parts many processes write. obstore allows only one writer for an upload.
 
-The caller begins the upload, workers send its parts in any order and number them, the
-caller completes it from their ETags: the object is visible from then on. A part that is
-sent again replaces the first. Requests are signed (AWS Signature Version 4) with access
-keys, those of `storage_options`, of the environment or of a profile; a worker in another
-process has only the latter two, as for reading. `multipart_upload` returns None for what this
-module cannot do: other servers than S3, other credentials than keys.
+The caller begins the upload, workers send numbered parts in any order, and the caller
+completes it with their ETags: from then on the object is visible. A part that is sent again
+replaces the first. Requests are signed (AWS Signature Version 4) with access keys from
+`storage_options`, the environment or a profile; a worker in another process has only the
+latter two, as for reading. `multipart_upload` returns None if this module cannot be used:
+for servers other than S3, and for credentials other than access keys.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _KNOWN = frozenset(
         "virtual_hosted_style_request",
     }
 )  # fmt: skip
-"""Options of S3 that are understood here."""
+"""Options of S3 that this module supports."""
 _CLIENT_KNOWN = frozenset({"allow_http", "timeout", "read_timeout", "connect_timeout"})
 _ENVIRONMENT = {
     "access_key_id": ("AWS_ACCESS_KEY_ID",),
@@ -50,7 +50,7 @@ _NOTHING = hashlib.sha256(b"").hexdigest()
 
 @dataclass(frozen=True, slots=True)
 class MultipartUpload:
-    """An upload that was begun. It can be sent to workers, without its credentials."""
+    """An upload. It can be pickled for workers; credentials are left out."""
 
     address: Address
     upload_id: str = field(default="", repr=False)
@@ -72,9 +72,10 @@ class MultipartUpload:
         return etag
 
     def complete(self, etags: Sequence[str], expect: str | None = None) -> None:
-        """Makes the object of the parts, in order. With `expect`, the object must still have that ETag.
+        """Completes the object from its parts, in order. With `expect`, it must still have that ETag.
 
-        The server compares it while it completes; some ignore the condition, so it is compared before, too.
+        The server compares the ETag when it completes the upload. Some servers ignore this
+        condition, so it is also compared before.
         """
         if expect is not None and self.address.call("head", self.address.key)["e_tag"] != expect:
             raise change_error(self.address.name)
@@ -89,7 +90,7 @@ class MultipartUpload:
             if error.rule != "remote.http.412":
                 raise
             raise change_error(self.address.name) from error
-        if b"<Error>" in answer:  # the status was sent before the server had begun
+        if b"<Error>" in answer:  # S3 sends status 200 before it completes, and a later error in the body
             raise RemoteError("the server could not complete the upload", rule="remote.answer", path=self.address.name)
 
     def abort(self) -> None:
@@ -102,7 +103,7 @@ class MultipartUpload:
         data: bytes | bytearray | memoryview = b"",
         match: str | None = None,
     ) -> tuple[bytes, Message]:
-        """Body and headers of the answer. A redirect is not followed: it would take the credentials along."""
+        """Body and headers of the answer. A redirect is not followed, because it would send along the credentials."""
         url, headers = self._sign(method, query, hashlib.sha256(data).hexdigest() if len(data) else _NOTHING)
         if match is not None:
             headers["If-Match"] = match
@@ -117,7 +118,7 @@ class MultipartUpload:
         return answer.body, answer.headers
 
     def _sign(self, method: str, query: Mapping[str, str], digest: str) -> tuple[str, dict[str, str]]:
-        """The URL and the headers of a request."""
+        """The URL and the signed headers of a request: the steps of AWS Signature Version 4, in their order."""
         setting = _settings(self.address)
         bucket = self.address.server.removeprefix("s3://")
         endpoint = (endpoint_of("s3", setting) or f"https://s3.{setting['region']}.amazonaws.com").rstrip("/")
@@ -146,7 +147,7 @@ class MultipartUpload:
 
 
 def multipart_upload(url: str, options: Given) -> MultipartUpload | None:
-    """An upload to be begun; None if it cannot be shared between processes."""
+    """An upload that is not begun yet; None if this module cannot make its requests."""
     if not url.startswith("s3://"):
         return None
     address = address_of(url, options)
@@ -157,7 +158,7 @@ def multipart_upload(url: str, options: Given) -> MultipartUpload | None:
 
 
 def _settings(address: Address) -> dict[str, str]:
-    """The options, and what the environment or a profile has for others."""
+    """The options; those that are not given come from the environment or a profile."""
     found = from_profile(address.options)
     found |= {key: str(value) for key, value in address.options.config.items() if value != ""}
     for key, names in _ENVIRONMENT.items():

@@ -1,12 +1,12 @@
-"""Objects at URLs, through obstore: an `Address` names one, and is what requests are made with.
+"""Requests for objects at URLs, through obstore. An `Address` names one object.
 
-Everything that obstore raises is translated here, into an error without its text: that
-has whole URLs in it, and with them signatures. A missing object is a FileNotFoundError,
-refused access a PermissionError, any other failure a RemoteError, which is an OSError,
-too. obstore repeats what failed for a moment (`StorageOptions.retry`).
+Errors of obstore are translated here to errors without its text, which contains whole
+URLs, and so signatures. A missing object is a FileNotFoundError, denied access a
+PermissionError, any other failure a RemoteError, which is an OSError, too. obstore repeats
+requests after transient failures (`StorageOptions.retry`).
 
-Clients are kept, with their connections, by server and options. They do not survive a
-fork: a child that used one would wait forever, so it is refused.
+Clients are cached, with their connections, by server and options. They do not survive a
+fork: a child process that used one would hang, so that is refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FAILURES = (
     ),
     (r"", "remote.answer", "the server's answer is invalid or incomplete"),
 )
-"""What obstore's text has in it, and the rule and the message of our error."""
+"""A pattern in the text of obstore's error, and the rule and message of our error. The first match counts."""
 
 T = TypeVar("T")
 _first_used_by = 0
@@ -56,7 +56,7 @@ _first_used_by = 0
 
 
 class PreconditionFailed(Exception):
-    """A condition of a request did not hold. Never leaves this layer and the stores on it."""
+    """A condition of a request did not hold. Callers in io and store catch it; users never see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +64,17 @@ class Address:
     """One object of a server."""
 
     name: str
-    """The URL as it may be printed."""
+    """The URL without credentials, for messages."""
     server: str = field(repr=False)
-    """`s3://bucket`; for HTTP the whole URL, since a query belongs to it."""
+    """`s3://bucket`; for HTTP the whole URL, because its query may be needed."""
     key: str
-    """Within the bucket; empty for HTTP."""
+    """The key within the bucket; empty for HTTP."""
     options: StorageOptions
     start: str | None = None
-    """The HTTP URL that leads to this one, by redirects; None for a bucket."""
+    """The HTTP URL from which redirects led to `server`; None for a bucket."""
 
     def call(self, function: str, *arguments: Any, **named: Any) -> Any:
-        """Calls a function of obstore with the client of this address; `arguments` follow it."""
+        """Calls a function of obstore with the client of this address and `arguments`."""
         obstore, client = self._client()
         return guarded(self.name, partial(getattr(obstore, function), client, *arguments, **named))
 
@@ -85,7 +85,7 @@ class Address:
         return obstore, guarded(self.name, partial(_client, self.server, self.options))
 
     def get(self, begin: int, end: int | None = None, *, match: str | None = None) -> Any:
-        """The answer to a request for a range; a negative `begin` counts from the end. Its body is not read yet."""
+        """Requests a range; a negative `begin` counts from the end. The body of the answer is not read yet."""
         wanted = {"suffix": -begin} if begin < 0 else {"offset": begin} if end is None else (begin, end)
         options: dict[str, Any] = {"range": wanted}
         if match is not None:
@@ -93,7 +93,7 @@ class Address:
         return self.call("get", self.key, options=options)
 
     def body(self, answer: Any, most: int) -> bytes:
-        """The body of an answer, of which at most so many bytes are read."""
+        """Reads the body of an answer, at most `most` bytes."""
         stream, data = answer.stream(), bytearray()
         while len(data) < most and (chunk := guarded(self.name, partial(next, stream, None))) is not None:
             data += chunk
@@ -104,7 +104,7 @@ class Address:
         return size
 
     def list(self, folder: str) -> list[dict[str, Any]]:
-        """The objects in a folder, which is a key that ends with a slash, or empty."""
+        """The objects in a folder, given as a key that ends with a slash, or as an empty text."""
         listed = self.call("list_with_delimiter", folder)
         return [found for found in listed["objects"] if found["path"].startswith(folder)]
 
@@ -113,17 +113,20 @@ class Address:
         return replace(self, name=f"{self.server}/{key}", key=key)
 
     def locate(self, wanted: str = "bytes=0-0", most: int = 1) -> tuple[Address, Answer | None]:
-        """Where the bytes are: for HTTP as the server says now, with its answer to a request for a range; else here."""
+        """For HTTP, follows redirects and returns the final address, and the answer to a request for a range.
+
+        For a bucket, returns this address and None.
+        """
         if self.start is None:
             return self, None
-        self._client()  # options that it would refuse later are refused now
+        self._client()  # refuses invalid options before a request is made
         answer, stayed = locate(self.start, wanted, most, self.options, self.name)
         options = self.options if stayed else self.options.with_headers({})
         return replace(self, server=answer.url, options=options), answer
 
 
 def address_of(url: str, options: Given) -> Address:
-    """The address of a URL, which has been checked to be one of a server."""
+    """The address of a URL for which `is_url` is true."""
     kept = as_storage_options(options)
     scheme = url.partition("://")[0]
     if scheme in BUCKETS:
@@ -157,7 +160,7 @@ def _make_client(url: str, options: StorageOptions, environment: object) -> Any:
     scheme, rest = url.split("://", 1)
     client, config = options.client, options.config
     if scheme == "s3":
-        config.setdefault("disable_bulk_delete", True)  # objects are removed one by one, and not every server has it
+        config.setdefault("disable_bulk_delete", True)  # not every server supports it, and we delete one by one
     if scheme in _KINDS:
         if endpoint_of(scheme, config).startswith("http://"):
             client.setdefault("allow_http", True)
@@ -169,7 +172,7 @@ def _make_client(url: str, options: StorageOptions, environment: object) -> Any:
 
 
 def endpoint_of(scheme: str, config: Mapping[str, Any]) -> str:
-    """The endpoint of the options, or of the environment; empty for that of the cloud itself."""
+    """The endpoint from the options or the environment; empty for the cloud's own."""
     given = config.get("endpoint") or config.get("base_url")
     return str(given or next((os.environ[name] for name in _ENDPOINTS[scheme] if name in os.environ), ""))
 
@@ -187,7 +190,7 @@ def _check_process(url: str) -> None:
 
 
 def guarded(url: str, function: Callable[[], T]) -> T:
-    """Calls a function of obstore. Its errors become ours, which do not carry them as context."""
+    """Calls a function of obstore and translates its errors. The original is not kept as context: it shows URLs."""
     try:
         return function()
     except Exception as error:  # noqa: BLE001 - obstore has several trees of errors

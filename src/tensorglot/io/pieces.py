@@ -1,7 +1,7 @@
 """Pieces of a file to be written: buffers, and spans of other sources.
 
-Small buffers are joined, so that each takes no system call. A span is copied by the
-operating system where that is possible (`AtomicFile`), else read in bounded memory here.
+Small buffers are joined, to save system calls. A span is copied by the operating system if
+possible (`AtomicFile`), otherwise read here, in bounded memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Piece: TypeAlias = "bytes | bytearray | memoryview | Stored"
 
 
 def join_small(pieces: Iterable[Piece]) -> Iterator[memoryview | Stored]:
-    """Joins runs of small buffers; passes everything else on."""
+    """Joins consecutive small buffers; yields large buffers and spans unchanged."""
     small: list[memoryview] = []
     nbytes = 0
     for piece in pieces:

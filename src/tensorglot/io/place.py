@@ -1,8 +1,8 @@
-"""`Place`: where a file or an object is. A caller's path or URL is parsed once, into this value, which then travels.
+"""`Place`: where a file or an object is. A caller's path or URL is parsed once, into this value.
 
-Whoever has a `Place` asks it whether it is at a server and how to reach that, and looks
-at the text no more. Its repr shows no credentials, and in another process it means the
-same file.
+Code that has a `Place` asks it whether it is remote and how to reach the server, and does
+not parse the text again. Its repr shows no credentials. Pickled, it means the same file in
+another process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _STORE = "store://"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Place:
-    """A path, the URL of an object, or that of a commit in a store. It can be used as a path (`os.PathLike`)."""
+    """A path, the URL of an object, or the URL of a commit in a store. It can be used as a path (`os.PathLike`)."""
 
     text: str
-    """As the caller has written it, for messages and for opening it; of `file://` the path."""
+    """As the caller wrote it, for messages and for opening it; for `file://`, the path."""
     absolute: str
-    """The same in any working directory."""
+    """The same, valid in any working directory."""
     remote: bool = False
     options: StorageOptions | None = None
     """For the server; None for a path."""
@@ -40,12 +40,12 @@ class Place:
 
     @property
     def is_commit(self) -> bool:
-        """A commit in a store, which is not a file."""
+        """Whether it is a commit in a store, which is not a file."""
         return self.remote and self.text.startswith(_STORE)
 
     @property
     def shown(self) -> str:
-        """As it may be printed."""
+        """The text without credentials, for messages."""
         return shown(self.text) if self.remote else self.text
 
     @property
@@ -55,11 +55,11 @@ class Place:
 
     @property
     def secret(self) -> bool:
-        """The URL has credentials."""
+        """Whether the URL has credentials."""
         return self.remote and has_credentials(self.text)
 
     def beside(self, name: str) -> Place:
-        """Another file of the same folder; one inside it, if this is a URL that ends with a slash."""
+        """Another file in the same folder; for a URL that ends with a slash, a file inside it."""
         return self.at_url(beside(self.text, name)) if self.remote else Place.at(str(Path(self.text).parent / name))
 
     def at_url(self, url: str) -> Place:
@@ -82,7 +82,7 @@ def absolute(path: str) -> str:
 
 
 def as_place(place: object, options: Given = None) -> Place:
-    """What a caller passes as a path or URL, checked. `options` are for a URL."""
+    """Checks and parses what a caller passes as a path or URL. `options` apply to URLs only."""
     if isinstance(place, Place):
         return place
     text = as_path(place)

@@ -1,9 +1,9 @@
-"""Which ranges of an object to request for many reads at once. Makes no request.
+"""Plans which ranges of an object to request for many reads at once. Makes no request itself.
 
-A request costs about as much as a megabyte, so runs that are close together are one. A
-server keeps an object in parts of some megabytes, and a range within one part costs it
-least, so long reads are cut at multiples of a piece's size in the object, and the end of
-one read is requested together with the beginning of the next.
+A request takes about as long as transferring a megabyte, so reads that are close together
+share one. A server stores an object in parts of some megabytes, and a range within one part
+is cheapest. So long reads are cut at offsets that are multiples of the piece size, and the
+end of one read is requested together with the beginning of the next.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from itertools import pairwise
 __all__ = ["GAP_NBYTES", "HEADER_GAP_NBYTES", "PIECE_NBYTES", "Range", "clamp", "plan_ranges"]
 
 PIECE_NBYTES = range(1 << 20, 8 << 20)
-"""Sizes of one request for a part of a tensor."""
+"""The least and the largest size of one request for a part of a tensor."""
 _REQUESTS = 16
-"""Into so many requests reads are cut, within these sizes."""
+"""Reads are cut into this many requests, if their sizes stay within these bounds."""
 GAP_NBYTES = 1 << 20
-"""A gap up to this is read over: another request would cost more."""
+"""A gap of up to this size is requested with the reads around it: another request would cost more."""
 HEADER_GAP_NBYTES = 64 << 10
-"""The same between headers, of which there may be many: else opening a file would read most of it."""
+"""The same between headers. Smaller, because there may be many: opening a file must not read most of it."""
 _TOGETHER_NBYTES = 4 << 20
-"""Most bytes of several runs that are read with the gaps between them."""
+"""The largest request that joins several reads and the gaps between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Range:
 
     begin: int
     outs: list[memoryview]
-    """Where they go, in order; the gaps between reads have memory, too."""
+    """Buffers for the bytes, in order; gaps between reads have buffers, too."""
     filled: list[tuple[int, int, int]] = field(default_factory=list)
-    """The parts of reads in it: which read, begin and end within it."""
+    """The reads that it fills: number of the read, begin and end within that."""
 
 
 def clamp(nbytes: int, bounds: range) -> int:
@@ -42,7 +42,7 @@ def clamp(nbytes: int, bounds: range) -> int:
 
 
 def plan_ranges(begins: Sequence[int], outs: Sequence[memoryview], most_gap: int) -> list[Range]:
-    """The requests for reads that are in the order of the object; reads that overlap are not joined."""
+    """The requests for reads whose begins ascend. Gaps up to `most_gap` are joined; overlapping reads are not."""
     each = clamp(sum(map(len, outs)) // _REQUESTS, PIECE_NBYTES)
     together = max(each, _TOGETHER_NBYTES)
     found: list[Range] = []
@@ -61,7 +61,7 @@ def plan_ranges(begins: Sequence[int], outs: Sequence[memoryview], most_gap: int
 
 
 def _cut(begin: int, nbytes: int, each: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of the pieces of a read, cut where the offset in the object is a multiple of `each`."""
+    """Begin and end of the pieces of a read, which is cut at offsets of the object that are multiples of `each`."""
     if nbytes == 0:
         return iter(())
     return pairwise([0, *range(each - begin % each, nbytes, each), nbytes])

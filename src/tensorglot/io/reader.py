@@ -1,4 +1,4 @@
-"""A place as a binary file, for libraries that want one (pyarrow): a file on a disk, or an object read by ranges."""
+"""A place as a binary file object, for libraries that need one (pyarrow): a local file, or an object read by ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["open_reader"]
 
 
 class _Reader(io.RawIOBase):
-    """An object at a URL. Only the position is kept here; the source decides what to request."""
+    """An object at a URL as a raw file. It keeps only the position; the source decides what to request."""
 
     def __init__(self, source: RemoteSource) -> None:
         self._source = source

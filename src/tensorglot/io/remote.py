@@ -1,14 +1,15 @@
 """An object at a URL as a source: read by ranges, several at a time, all of one version.
 
-The first request is for the first 256 KiB and gives the size and the ETag. Every later
-one carries that ETag (`If-Match`), and every answer is compared with it: an object that
-was replaced meanwhile is an error, never a mixture. An answer with too few or too many
-bytes is an error, too; no more is read of it than was asked for.
+The first request reads the first 256 KiB, and yields the size and the ETag. Every later
+request sends that ETag (`If-Match`), and every answer is compared with it: an object that
+was replaced meanwhile is an error, never a mixture of versions. An answer with too few or
+too many bytes is an error, too; no more than requested is read of it.
 
-Headers (`read_bytes`) are read generously and kept, those at the end of the object
-together: no byte of a header is requested twice. Tensors are read exactly, in pieces of 1
-to 8 MiB, so that all connections are in use. Short reads one after the other are a scan
-of the whole: what comes next is requested with them. Nothing is kept on disk.
+Headers (`read_bytes`) are read with a margin and kept, and a header at the end of the
+object is read at once, so that no byte of a header is requested twice. Tensors are read
+exactly, in pieces of 1 to 8 MiB, so that all connections are busy. Consecutive short reads
+are taken for a scan of the whole, and the bytes after them are read ahead. Nothing is kept
+on disk.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ from tensorglot.threads import REQUESTS, for_each_request
 __all__ = ["RemoteSource", "Version"]
 
 HEAD_NBYTES = 256 << 10
-"""The first request, and the least that is read of a header."""
+"""Size of the first request, and the least that is read of a header."""
 _TAIL_NBYTES = range(HEAD_NBYTES, 4 << 20)
-"""Read at once at the end of an object: half of it, within these bounds. An index of 20,000 tensors fits."""
+"""For a header at the end of an object, half of the object is read, within these bounds: room for 20,000 tensors."""
 _FEW_READERS = 4
-"""If so few threads read, each read is cut into several requests."""
+"""If at most this many threads read, each read is cut into several requests."""
 _SPLIT = 16
-"""Requests for them together."""
+"""The number of requests for all of these threads together."""
 _AHEAD_NBYTES = range(2 << 20, 4 << 20)
-"""Read ahead in a scan."""
+"""Bytes that are read ahead in a scan."""
 _SCAN_READS = 4
-"""So many short reads one after the other are a scan."""
+"""This many consecutive short reads are a scan."""
 _KEPT_NBYTES = 32 << 20
-"""Size of kept headers and of what was read ahead."""
+"""The most bytes that are kept: headers, and bytes that were read ahead."""
 _STREAMS = 16
-"""Scans at a time."""
+"""Scans that are tracked at a time."""
 _CHUNK_NBYTES = 256 << 10
-"""What is copied at a time while an answer arrives: it is still in the processor's cache."""
+"""Bytes that are copied at a time while an answer arrives: they are still in the processor's cache."""
 
 
 Version: TypeAlias = tuple[int, str | None, Any]
@@ -56,24 +57,24 @@ Version: TypeAlias = tuple[int, str | None, Any]
 
 
 class _Window:
-    """A part of the object that is being read, to be kept."""
+    """A part of the object that is being read and will be kept. Other threads wait for it instead of requesting it."""
 
     def __init__(self, begin: int, stop: int, *, header: bool) -> None:
         self.begin = begin
         self.stop = stop
         self.least = PIECE_NBYTES.stop if header else PIECE_NBYTES.start
-        """Least size of one request: a header is read by as few as possible."""
+        """The least size of one request; larger for a header, which is read by few requests."""
         self.data = memoryview(bytearray(stop - begin))
         self.arrived = threading.Event()
 
 
 class RemoteSource(BaseSource):
-    """One version of an object. Threads may share it; another process opens it again."""
+    """One version of an object. Threads may share it; pickled, it opens the object again."""
 
     concurrency = REQUESTS
 
     def __init__(self, url: str, options: Given = None, version: Version | None = None) -> None:
-        """A version that is known saves the first request."""
+        """If the version is known, the first request is not made."""
         self._url = url
         self._address = address_of(url, options)
         self.path = self._address.name
@@ -82,9 +83,9 @@ class RemoteSource(BaseSource):
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, memoryview] = OrderedDict()
         self._streams: OrderedDict[int, int] = OrderedDict()
-        """Where reads ended, and how many there were one after the other."""
+        """For each offset at which a read ended, the number of consecutive reads up to there."""
         self._coming: list[_Window] = []
-        """What is being read to be kept."""
+        """The windows that are being read."""
         self._readers = 0
         self.version = version
         self.size = 0 if version is None else version[0]
@@ -122,7 +123,7 @@ class RemoteSource(BaseSource):
     def read_together(
         self, begins: Sequence[int], outs: Sequence[memoryview], filled: Callable[[int, int, int], None]
     ) -> None:
-        """Reads that are close together by one request, all requests at the same time."""
+        """Joins reads that are close together to one request, and makes all requests concurrently."""
         for begin, out in zip(begins, outs, strict=True):
             if begin + len(out) > self.size:
                 raise self.truncation_error(begin, len(out))
@@ -141,7 +142,11 @@ class RemoteSource(BaseSource):
         return [bytes(out) for out in outs]
 
     def _read_range(self, begin: int, outs: Sequence[memoryview]) -> None:
-        """Called by threads for requests: one that waited for a window could keep its pieces from being read."""
+        """Reads adjacent bytes into buffers, without waiting for windows.
+
+        It runs on the threads for requests. If these waited for a window, none might be left
+        to read the pieces of that window.
+        """
         self._check_open()
         left, end = deque(outs), begin + sum(map(len, outs))
         with self._lock:
@@ -191,7 +196,7 @@ class RemoteSource(BaseSource):
         self._fetch_pieces(begin, out[done:])
 
     def _window(self, begin: int, end: int, ahead: int, *, header: bool) -> _Window | None:
-        """What to read, and keep, for a header or in a scan; None if just the bytes are to be read."""
+        """The window to read and keep for a header or in a scan; None to read just the requested bytes."""
         tail = max(0, self.size - clamp(self.size >> 1, _TAIL_NBYTES))
         if header and begin >= tail:
             kept = (start + len(data) for start, data in self._kept.items() if start <= tail < start + len(data))
@@ -203,7 +208,7 @@ class RemoteSource(BaseSource):
         return _Window(begin, min([stop, *(start for start in self._kept if begin < start)]), header=header)
 
     def _least_header(self, begin: int) -> int:
-        """Headers one after the other are read in windows of twice the size each."""
+        """The least size of a header's window: twice that of the window directly before it, within bounds."""
         before = max((len(data) for start, data in self._kept.items() if 0 < start == begin - len(data)), default=0)
         return clamp(2 * before, _TAIL_NBYTES)
 
@@ -217,7 +222,7 @@ class RemoteSource(BaseSource):
             window.arrived.set()
 
     def _copy_kept(self, offset: int, out: memoryview) -> int:
-        """Copies what is kept of the beginning of a read, of as many windows as follow; returns how much that is."""
+        """Copies the beginning of a read from kept windows, as far as they have it; returns the number of bytes."""
         done = 0
         while done < len(out):
             at = offset + done
@@ -231,7 +236,7 @@ class RemoteSource(BaseSource):
         return done
 
     def _copy_kept_end(self, offset: int, out: memoryview) -> int:
-        """Copies what is kept of the end of a read; returns how much is missing before."""
+        """Copies the end of a read from a kept window; returns the number of bytes still missing before it."""
         end = offset + len(out)
         for begin, data in self._kept.items():
             if begin < end <= begin + len(data):
@@ -249,7 +254,7 @@ class RemoteSource(BaseSource):
                 self._kept.popitem(last=False)
 
     def _ahead(self, offset: int, nbytes: int) -> int:
-        """How much to read at once: more in a scan. Notes where this read ends."""
+        """The number of bytes to read ahead: 0 unless this read continues a scan. Records where this read ends."""
         if nbytes >= _AHEAD_NBYTES.start:
             return 0
         with self._lock:
@@ -260,7 +265,7 @@ class RemoteSource(BaseSource):
         return 0 if reads < _SCAN_READS else clamp(reads << 20, _AHEAD_NBYTES)
 
     def _fetch_pieces(self, begin: int, out: memoryview, least: int = PIECE_NBYTES.start) -> None:
-        """By several requests, the more the fewer threads read at present."""
+        """Reads by several concurrent requests; the fewer threads read at present, the more requests."""
         with self._reading() as readers:
             share = -(-len(out) * readers // _SPLIT) if readers <= _FEW_READERS else len(out)
             each = max(least, clamp(share, PIECE_NBYTES))
@@ -289,7 +294,7 @@ class RemoteSource(BaseSource):
             )
 
     def _fetch(self, begin: int, outs: Collection[memoryview]) -> int:
-        """One request for adjacent bytes; returns the number that came."""
+        """Makes one request for adjacent bytes; returns the number of bytes received."""
         wanted = sum(map(len, outs))
         answer = self._request(begin, begin + wanted)
         if answer is None:
@@ -308,14 +313,15 @@ class RemoteSource(BaseSource):
         return got
 
     def _request(self, begin: int, end: int) -> Any:
-        """The answer to a request for a range. None for the first one, if the object is empty."""
+        """The answer to a request for a range; None if this is the first request and the object is empty."""
         address = self._located or self._locate(None)
         try:
             answer = self._get(address, begin, end)
         except PermissionError:
             if self.version is None or address.start in (None, address.server):
                 raise
-            answer = self._get(self._locate(address), begin, end)  # the signature has expired
+            # The signed URL that a redirect led to has expired: follow the redirect again.
+            answer = self._get(self._locate(address), begin, end)
         except RemoteError as error:
             if self.version is None and error.rule == "remote.http.416" and address.size() == 0:
                 return None
@@ -331,25 +337,26 @@ class RemoteSource(BaseSource):
     def _get(self, address: Address, begin: int, end: int) -> Any:
         etag = None if self.version is None else self.version[1]
         try:
+            # RFC 9110, §13.1.1: If-Match never matches a weak ETag. Answers are compared with it all the same.
             return address.get(begin, end, match=None if etag is None or etag.startswith("W/") else etag)
         except PreconditionFailed:
             pass
         raise change_error(self._address.name)
 
     def _locate_and_read(self) -> bool:
-        """Follows redirects with the first request; whether its answer was the beginning of the object."""
+        """Follows redirects by a request for the first bytes; returns whether the answer could be used for them."""
         self._located, answer = self._address.locate(f"bytes=0-{HEAD_NBYTES - 1}", HEAD_NBYTES)
         if answer is None:
             return False
         span, etag = answer.span(), answer.headers.get("ETag")
         if span is None or etag is None or (span[0], len(answer.body)) != (0, min(HEAD_NBYTES, span[1])):
-            return False  # what is wrong with it is found when it is requested again
+            return False  # the request is repeated by obstore, and its error is reported
         self.version, self.size = (span[1], etag, None), span[1]
         self._keep(0, memoryview(answer.body))
         return True
 
     def _locate(self, old: Address | None) -> Address:
-        """Where the object is, asked again if it is still where it was."""
+        """Locates the object again, unless another thread has done so since `old` was located."""
         with self._lock:
             if self._located is old or self._located is None:
                 self._located, _ = self._address.locate()
@@ -357,12 +364,12 @@ class RemoteSource(BaseSource):
 
 
 def _is_same(one: Version, two: Version) -> bool:
-    """By size and ETag; without one, by the time of the last change."""
+    """Compares versions by size and ETag; without an ETag, by size and modification time."""
     return one[:2] == two[:2] and (one[1] is not None or one == two)
 
 
 def _scatter(chunk: memoryview, outs: deque[memoryview]) -> None:
-    """Copies a chunk to where it belongs, and takes what is full from the left."""
+    """Copies a chunk to the first buffers of `outs`, and removes the buffers that are full."""
     while chunk:
         out = outs.popleft()
         nbytes = min(len(out), len(chunk))

@@ -1,10 +1,10 @@
-"""Replacing an object, if it still has the ETag that was read.
+"""Replaces an object only if it still has the ETag that was read.
 
-A small object is one conditional put, a large one at S3 a multipart upload with a
-condition on its completion: the server compares and replaces in one step. obstore has no
-condition for multipart uploads; where S3's own requests cannot be used (other servers,
-other credentials than keys), the ETag is compared just before the upload is completed.
-A server may ignore conditions, so that is done in each case.
+A small object is replaced by one conditional put, a large one at S3 by a multipart upload
+whose completion is conditional: the server compares and replaces in one step. obstore has
+no condition for multipart uploads. If `multipart` cannot be used, either (other servers,
+credentials other than keys), the ETag is compared just before the upload is completed.
+That comparison is always made, because a server may ignore conditions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tensorglot.threads import for_each_request
 __all__ = ["Replacement"]
 
 _TOGETHER = 3
-"""Parts that are uploaded at the same time; what is not more than that is one put."""
+"""Parts that are uploaded concurrently. An object of at most this many parts is one put."""
 
 
 class Replacement:
-    """Has the methods of obstore's writer. `open_writer` makes one, for where there is no better way."""
+    """Has the methods of obstore's writer. `open_writer` opens a real one, for uploads without a condition."""
 
     def __init__(
         self, url: str, address: Address, expect: str, part_nbytes: int, open_writer: Callable[[], Any]
@@ -57,7 +57,7 @@ class Replacement:
         self._send(self._upload, len(self._waiting) // self._part_nbytes * self._part_nbytes)
 
     def _send(self, upload: MultipartUpload, nbytes: int) -> None:
-        """Uploads the first bytes that are waiting, all parts of them at the same time."""
+        """Uploads the first `nbytes` of the waiting bytes, all parts concurrently."""
         data, first = memoryview(self._waiting), len(self._etags)
         begins = range(0, nbytes, self._part_nbytes)
         self._etags += [""] * len(begins)
@@ -90,7 +90,7 @@ class Replacement:
             raise change_error(self._address.name) from None
 
     def __exit__(self, kind: type[BaseException], error: BaseException, trace: None) -> None:
-        """Aborts the upload: called only after an error."""
+        """Aborts the upload. Called only after an error."""
         if self._writer is not None:
             self._writer.__exit__(kind, error, trace)
         if self._upload is not None:

@@ -47,9 +47,10 @@ Writable: TypeAlias = "str | os.PathLike[str] | BinaryIO"
 _RESERVE_NBYTES = 1 << 20
 """Smaller files are not preallocated."""
 _LOCK_SECONDS = 0.2
-"""A lock is advisory, and anybody who can open a directory can hold one: then a save continues without it."""
+"""How long to wait for the lock of a directory. Locks are advisory, and anybody who can open the directory can hold
+one forever; so after this time a save continues without it."""
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
-"""How an operating system or a file system says that it does not have an operation."""
+"""The errors of an operating system or file system that does not support an operation."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -75,11 +76,11 @@ def is_temporary(name: str) -> bool:
 class AtomicFile:
     """A file being written. It replaces the target at the end of the `with` block; after an error it is removed.
 
-    A link at the target is followed, unless the caller derived the name itself
-    (`follow=False`): then anything but a regular file is refused. With `expect` the
-    target must still have that stamp when it is replaced. A `shared` one has a name from
-    the beginning (`path`), so that other processes can write to it. `around` is entered
-    when all is on disk, and left when the target is replaced.
+    A symbolic link at the target is followed. With `follow=False`, for names that the caller
+    derived itself, anything but a regular file is refused. With `expect` the target must still
+    have that stamp when it is replaced. With `shared` the file has a name from the beginning
+    (`path`), so that other processes can write to it. The context `around` is entered when all
+    bytes are on disk, and left when the target has been replaced.
     """
 
     stamp: Stamp | None = None
@@ -134,7 +135,7 @@ class AtomicFile:
         return status
 
     def _create(self) -> None:
-        """An empty file, without a name where the file system supports that."""
+        """Creates an empty file, without a name if the file system supports that."""
         if hasattr(os, "O_TMPFILE") and not self._shared:
             try:
                 return self._open(".", os.O_TMPFILE)
@@ -152,7 +153,7 @@ class AtomicFile:
             raise
 
     def _open(self, name: str, flags: int) -> None:
-        """What replaces a file is readable to nobody else until it has that file's mode."""
+        """Opens the new file. If it will replace one, only its owner can read it until it has the old one's mode."""
         mode = 0o666 if self._old is None else 0o600
         self._fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | flags, mode, dir_fd=self._directory)
 
@@ -191,13 +192,13 @@ class AtomicFile:
         self._position += len(data)
 
     def _copy(self, span: Stored) -> Iterator[memoryview]:
-        """Copies a span as far as the operating system can, and gives the bytes of the rest."""
+        """Copies a span by copy_file_range as far as possible, and yields the bytes of the rest."""
         done = span.begin
         if isinstance(span.source, FileSource):
             try:
                 done = copy_range(span.source, span.begin, span.end, self._fd, self._position)
             except OSError as error:
-                if error.errno in _FULL:  # any other may be a fault of the source
+                if error.errno in _FULL:  # any other error may be the source's
                     error.filename = str(self._target)
                 raise
         self._position += done - span.begin
@@ -241,7 +242,7 @@ class AtomicFile:
             os.fsync(self._fd)
 
     def _link(self) -> bool:
-        """Gives the unnamed file its temporary name. False where the system does not allow it."""
+        """Gives the unnamed file its temporary name; False if the system does not allow it."""
         self._temporary = temporary_name()
         try:
             os.link(f"/proc/self/fd/{self._fd}", self._temporary, dst_dir_fd=self._directory)
@@ -260,17 +261,17 @@ class AtomicFile:
         copy_at(unnamed, 0, self._position, self._fd, 0)
 
     def _take_over(self, old: os.stat_result) -> None:
-        """Owner, group and mode of the old file. Where they cannot be kept, nobody gets more rights than before."""
+        """Sets owner, group and mode of the old file. If that is not permitted, nobody gets more rights than before."""
         mode = stat.S_IMODE(old.st_mode)
         status = os.fstat(self._fd)
         if (status.st_uid, status.st_gid) != (old.st_uid, old.st_gid):
             try:
                 os.fchown(self._fd, old.st_uid, old.st_gid)
             except PermissionError:
-                mode &= 0o777
+                mode &= 0o777  # no set-uid or set-gid bit for another owner
                 try:
                     os.fchown(self._fd, -1, old.st_gid)
-                except PermissionError:  # our own group gets the rights of others
+                except PermissionError:  # our group is not the old one: it gets only the rights of others
                     mode = (mode & 0o707) | (mode & 0o007) << 3
         os.fchmod(self._fd, mode)
 
@@ -292,14 +293,15 @@ class AtomicFile:
                     directory, self._directory = self._directory, -1
                     os.close(directory)
 
-    __del__ = _abandon  # an interrupt may come before the `with` block has us, or before `__exit__` has begun
+    # An interrupt may come between `__enter__` and the `with` block, or before `__exit__` has begun.
+    __del__ = _abandon
 
 
 @contextlib.contextmanager
 def name_in_errors(target: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors of the operating system name the file that the caller chose, and not a temporary one.
+    """Makes errors of the operating system name the target, which the caller knows, not the temporary file.
 
-    Except for one that is there already, which is not the target.
+    FileExistsError is left alone: the file that exists is not the target.
     """
     try:
         yield
@@ -312,7 +314,7 @@ def name_in_errors(target: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def open_spool(target: str | os.PathLike[str]) -> BinaryIO:
-    """An unnamed file in the directory of a target."""
+    """A temporary file without a name, on the file system of the target."""
     from tempfile import TemporaryFile
 
     with name_in_errors(target):
@@ -321,7 +323,7 @@ def open_spool(target: str | os.PathLike[str]) -> BinaryIO:
 
 @contextlib.contextmanager
 def _lock_directory(directory: int) -> Iterator[None]:
-    """Serializes renames into a directory: none comes between another's check of the target and its rename."""
+    """Serializes renames into a directory, so that none happens between another's check of the target and rename."""
     end = time.monotonic() + _LOCK_SECONDS
     while not lock(directory) and time.monotonic() < end:
         time.sleep(0.001)
@@ -333,7 +335,7 @@ def _lock_directory(directory: int) -> Iterator[None]:
 
 
 def lock(fd: int) -> bool:
-    """Takes an advisory lock; False if another process has it. True on a file system without locks."""
+    """Takes an advisory lock; False if another process holds it. True on a file system without locks."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -344,7 +346,7 @@ def lock(fd: int) -> bool:
 
 
 def copy_range(source: FileSource, begin: int, end: int, fd: int, offset: int) -> int:
-    """Copies a span by copy_file_range, as far as the file systems can; returns the end of what was copied."""
+    """Copies a span by copy_file_range, as far as the file systems support it; returns the end of what was copied."""
     held = source.descriptor()
     try:
         while begin < end:

@@ -18,7 +18,7 @@ Readable: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview |
 
 
 def is_stream(source: object) -> bool:
-    """Whether a source is a file object. A mapping of mmap, which has `read`, too, is bytes."""
+    """Whether a source is a file object. An `mmap.mmap` has `read`, too, but is taken as bytes."""
     return hasattr(source, "read") and not isinstance(source, mmap.mmap)
 
 
@@ -33,7 +33,7 @@ def source_for(source: Readable, backend: Backend = "auto") -> BaseSource:
             raise InputError(
                 "a URL cannot be mapped into memory: leave out backend", rule="source.backend", path=source.shown
             )
-        from tensorglot.io.remote import RemoteSource  # ssl, http and email, for which a local file must not wait
+        from tensorglot.io.remote import RemoteSource  # imports ssl, http and email, which local files do not need
 
         return RemoteSource(source.text, source.options)
     if is_stream(source):

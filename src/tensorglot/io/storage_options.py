@@ -1,7 +1,7 @@
 """`storage_options`: how to reach a server, as a flat mapping of obstore's own names.
 
-Options may be secret. So they are kept in a value that shows no option in its repr, and
-that leaves out of a pickle whatever is not known to be harmless: another process gets
+Options may be secret. So they are kept in a value whose repr shows none of them, and whose
+pickle contains only options that are known to be harmless: another process takes
 credentials from its own environment.
 """
 
@@ -23,14 +23,14 @@ _CLIENT = frozenset(
         "proxy_excludes", "root_certificate", "randomize_addresses", "read_timeout", "timeout", "user_agent",
     }
 )  # fmt: skip
-"""Options of the HTTP client, whatever the kind of server."""
+"""Options of the HTTP client, for every kind of server."""
 _RETRY = frozenset({"max_retries", "retry_timeout"})
 _HARMLESS = (_CLIENT | _RETRY | {
     "endpoint", "region", "default_region", "virtual_hosted_style_request", "skip_signature", "request_payer",
     "account_name", "use_emulator", "imdsv1_fallback", "unsigned_payload", "checksum_algorithm", "disable_tagging",
     "conditional_put", "s3_express", "base_url",
 }) - {"default_headers", "proxy_url"}  # fmt: skip
-"""What travels in a pickle."""
+"""Options that are pickled."""
 _DEFAULTS: dict[str, Any] = {"connect_timeout": "10s", "read_timeout": "20s", "timeout": "300s"}
 _DURATIONS = frozenset({"retry_timeout", *_DEFAULTS})
 
@@ -63,29 +63,29 @@ class StorageOptions(Mapping[str, Any]):
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
-        """Equal for equal options."""
+        """A hashable key that is equal for equal options."""
         return tuple(sorted((key, repr(value)) for key, value in self._given.items()))
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of every request: they may be secret, so they are for one origin."""
+        """Headers for every request. They may be secret, so they are sent to one origin only."""
         given = self._given.get("default_headers") or {}
         return {str(name): value.decode() if isinstance(value, bytes) else str(value) for name, value in given.items()}
 
     def with_headers(self, headers: Mapping[str, str]) -> StorageOptions:
-        """The same with these headers instead."""
+        """The same options with these headers instead."""
         rest = {key: value for key, value in self._given.items() if key != "default_headers"}
         return StorageOptions({**rest, "default_headers": dict(headers)} if headers else rest)
 
     def authorized(self, value: str | None) -> StorageOptions:
-        """The same with an `Authorization` header, unless it has one."""
+        """The same options with an `Authorization` header, unless they have one."""
         headers = self.headers
         if value is None or any(name.lower() == "authorization" for name in headers):
             return self
         return self.with_headers({**headers, "Authorization": value})
 
     def without_token(self) -> tuple[StorageOptions, str | None]:
-        """The same without the option `token`, and that."""
+        """The same options without `token`, and the token."""
         rest = {key: value for key, value in self._given.items() if key != "token"}
         return StorageOptions(rest), self._given.get("token")
 
@@ -99,7 +99,7 @@ class StorageOptions(Mapping[str, Any]):
 
     @property
     def retry(self) -> dict[str, Any]:
-        """At most 5 retries, and none that starts later than a minute after the first request."""
+        """The retry options. Default: at most 5 retries, none of them more than a minute after the first request."""
         chosen = {key: value for key, value in self._given.items() if key in _RETRY}
         return {"max_retries": 5, "retry_timeout": timedelta(seconds=60)} | chosen
 
@@ -113,7 +113,7 @@ Given: TypeAlias = Mapping[str, Any] | None
 
 
 def as_storage_options(given: Given) -> StorageOptions:
-    """What a caller passes as `storage_options`, checked."""
+    """Checks what a caller passes as `storage_options`."""
     if isinstance(given, StorageOptions):
         return given
     if given is None:
@@ -126,7 +126,7 @@ def as_storage_options(given: Given) -> StorageOptions:
 
 
 def _checked(key: str, value: Any) -> Any:
-    """Numbers are accepted as text, since the command line has no others; a number of seconds as a duration."""
+    """Checks one option. Numbers may be text, as on the command line; durations may be numbers of seconds."""
     if key == "max_retries":
         try:
             return int(value)

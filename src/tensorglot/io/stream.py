@@ -1,8 +1,8 @@
-"""File objects of the caller, to read from and to write to.
+"""The caller's file objects, to read from and to write to.
 
-Nothing is assumed of them but `read` and `write`: short reads and writes are continued,
-whatever a method raises becomes an InputError, and a result of the wrong type is
-refused. One that can seek is read where it is; any other is read to its end first.
+Only `read` and `write` are required: short reads and writes are continued, errors of a
+method other than OSError become an InputError, and results of the wrong type are refused.
+A seekable object is read on demand; any other is read to its end first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StreamSource(BaseSource):
 
     def read_into(self, offset: int, out: memoryview) -> None:
         if self._only_in not in (None, os.getpid()):
-            # Both processes would move the one file position that they share, and get each other's bytes.
+            # The two processes share one file position: seeks of one would change what the other reads.
             raise InputError(
                 "a file object cannot be shared with a forked process: open the file by path", rule="source.fork"
             )
@@ -58,7 +58,7 @@ class StreamSource(BaseSource):
 def _has_descriptor(stream: Any) -> bool:
     try:
         return isinstance(stream.fileno(), int)
-    except Exception:  # noqa: BLE001 - most have none, and say so in many ways
+    except Exception:  # noqa: BLE001 - most objects have no descriptor, and raise all kinds of errors
         return False
 
 
@@ -86,7 +86,7 @@ def _read_piece(stream: BinaryIO, nbytes: int) -> bytes:
 
 
 def source_of_stream(stream: BinaryIO) -> BaseSource:
-    """The stream itself if it can seek; else its contents, in memory if they are short, or in an unnamed file."""
+    """The stream itself if it can seek; otherwise its contents, in memory if short, or in an unnamed file."""
     if hasattr(stream, "seek") and (not hasattr(stream, "seekable") or _call(stream.seekable)):
         return StreamSource(stream)
     data = bytearray()
@@ -95,7 +95,7 @@ def source_of_stream(stream: BinaryIO) -> BaseSource:
         if not piece:
             return BufferSource(data)
         data += piece
-    from tempfile import TemporaryFile  # and random, shutil, bz2, for which only such a stream has to wait
+    from tempfile import TemporaryFile  # imports random, shutil and bz2, which only such a stream needs
 
     with TemporaryFile() as file:
         file.write(data)

@@ -1,7 +1,7 @@
-"""`open_target`: whatever a caller passes as a target, to be written to by one `with` block.
+"""`open_target`: a `with` block that writes to whatever a caller passes as a target.
 
-A file is replaced atomically, an object at a URL appears when it is complete, a file
-object of the caller gets the bytes as they come.
+A file is replaced atomically, an object at a URL appears when it is complete, and a file
+object of the caller receives the bytes as they are produced.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Target(Protocol):
     """A file, an object or a stream that is being written."""
 
     def reserve(self, nbytes: int) -> None:
-        """Says how much will be written, about."""
+        """Announces the approximate size."""
         ...
 
     def write(self, pieces: Iterable[Piece]) -> int:
-        """Appends; returns the size so far."""
+        """Appends all pieces; returns the size so far."""
         ...
 
 
@@ -42,7 +42,10 @@ def open_target(
     expect: Stamp | str | None = None,
     around: AbstractContextManager[object] | None = None,
 ) -> AbstractContextManager[Target]:
-    """`expect` is the stamp of the file, or the ETag of the object, that may be replaced. `around`: see AtomicFile."""
+    """Opens a target. With `expect`, it is replaced only if it still has that stamp (a file) or ETag (an object).
+
+    `durable`, `follow` and `around` are for files: see `AtomicFile`.
+    """
     if isinstance(target, (str, os.PathLike)):
         place = as_place(target)
         if place.remote:
@@ -59,7 +62,7 @@ def open_target(
 
 
 def version_read(source: object, target: Writable) -> Stamp | str | None:
-    """The version of the target that a source was opened at: its stamp or ETag; None if it is not the target."""
+    """The stamp or ETag of a source when it was opened, if it is the target; otherwise None."""
     if not isinstance(target, Place):
         return None
     if not target.remote:

@@ -1,8 +1,8 @@
-"""Writing an object at a URL: uploaded in parts, visible when it is complete, all of it or nothing.
+"""Writes an object at a URL atomically: it is uploaded in parts, and visible when it is complete.
 
 After an error the upload is aborted, and its parts are removed. A process that is killed
-leaves parts that nobody sees; a bucket has rules for removing them. Memory holds the parts
-in flight, whatever the size of the object.
+leaves invisible parts; lifecycle rules of the bucket can remove them. Memory holds only the
+parts in flight, whatever the size of the object.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["Upload"]
 
 _PART_NBYTES = 8 << 20
 _MOST_PARTS = 9_000
-"""S3 takes 10,000; the rest is for a size that was estimated."""
+"""S3 allows 10,000 parts; the margin is for sizes that were only estimated."""
 _IN_FLIGHT_NBYTES = 40 << 20
 
 
 class Upload:
-    """An object being written. It is there at the end of the `with` block; after an error it is as before.
+    """An object being written. It appears at the end of the `with` block; after an error nothing has changed.
 
-    With `expect` it must still have that ETag when it is replaced.
+    With `expect` the object must still have that ETag when it is replaced.
     """
 
     def __init__(self, url: str, options: Given = None, *, expect: str | None = None) -> None:
@@ -46,7 +46,7 @@ class Upload:
         return self
 
     def reserve(self, nbytes: int) -> None:
-        """Chooses the size of parts: there may not be too many."""
+        """Chooses the size of parts, so that there are not too many for about `nbytes`."""
         self._part_nbytes = max(_PART_NBYTES, -(-nbytes // _MOST_PARTS))
 
     def write(self, pieces: Iterable[Piece]) -> int:
@@ -55,7 +55,7 @@ class Upload:
         for piece in join_small(pieces):
             for data in [piece] if isinstance(piece, memoryview) else read_pieces(piece, piece.begin):
                 for offset, nbytes in cut(len(data), _PART_NBYTES):
-                    # A copy: the upload goes on while the next piece may be read into the same memory.
+                    # A copy, because the upload continues while the next piece is read into the same memory.
                     guarded(self._address.name, partial(writer.write, bytes(data[offset : offset + nbytes])))
                 self._position += len(data)
         return self._position
@@ -94,6 +94,6 @@ class Upload:
             self._abort(writer, error)
 
     def _abort(self, writer: Any, error: BaseException | None) -> None:
-        """Leaves the upload as after an error: obstore aborts it. If that fails, the first error is what matters."""
+        """Lets obstore abort the upload. If that fails, too, the first error is the one to report."""
         with contextlib.suppress(Exception):
             writer.__exit__(type(error), error, None)

@@ -1,8 +1,8 @@
-"""URLs as text: their parts, the objects beside them, and what of them may be shown.
+"""URLs as text: their parts, other objects in the same folder, and the text that may be shown.
 
-A query may be a signature, and user information is a password: neither is ever shown. In
-`s3://`, `gs://` and `az://` all that follows the bucket is the key, as it is; in HTTP a
-path is quoted. `file://` is a path. Knows no server.
+A query may contain a signature, and user information a password: neither is ever shown. In
+`s3://`, `gs://` and `az://` everything after the bucket is the key, unquoted; in HTTP the
+path is quoted. `file://` is a path. Makes no requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def is_url(text: str) -> bool:
-    """Whether a source or target is at a server. A scheme that is not supported is an error; `file://` is a path."""
+    """Whether a source or target is at a server; `file://` is not. An unsupported scheme is an error."""
     if "://" not in text:
         return False
     match = _SCHEME.match(text)
@@ -86,7 +86,7 @@ def split_bucket(url: str) -> tuple[str, str]:
 
 
 def split_user(url: str) -> tuple[str, str | None]:
-    """An HTTP URL without user information, and that as the value of an `Authorization` header."""
+    """An HTTP URL without user information, and the latter as the value of an `Authorization` header, or None."""
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     basic = f"Basic {b64encode(unquote_to_bytes(user)).decode()}" if at else None
@@ -98,7 +98,7 @@ def _is_bucket(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """The URL without user information and query; a path as it is."""
+    """The URL without user information and query; a path unchanged."""
     if "://" not in url:
         return url
     scheme, _, rest = url.partition("://")
@@ -113,7 +113,7 @@ def has_credentials(url: str) -> bool:
 
 
 def refuse_credentials(url: str) -> None:
-    """Whatever opens a URL can be pickled unless the URL has credentials."""
+    """Refuses to pickle an object that opens a URL with credentials."""
     if has_credentials(url):
         raise InputError(
             "a URL with a query or a password cannot be pickled, since it would travel with its credentials: "
@@ -124,7 +124,7 @@ def refuse_credentials(url: str) -> None:
 
 
 def beside(url: str, name: str) -> str:
-    """The URL of another object in the same folder; of one inside it, if the URL ends with a slash."""
+    """The URL of another object in the same folder; for a URL that ends with a slash, of an object inside it."""
     if _is_bucket(url):
         return f"{url.rpartition('/')[0]}/{name}"
     parts = urlsplit(url)

@@ -5,31 +5,31 @@ present at build time it is an extension module; elsewhere the same file runs
 interpreted, slower and with the same results. Kernels know bytes and columns of
 numbers, nothing of tensors or files, and check every bound before they touch a byte.
 
-A kernel reports a fault as a value, never by raising: a code, 0 where all is well, and
-the position, as the first two results. The caller has the messages.
+A kernel reports a fault as a value, never by raising: its first two results are a code,
+0 for success, and the position of the fault. The caller has the messages.
 
     bintensors     the header of BinTensors, both ways
     safetensors    the JSON header of safetensors, both ways
-    cbor_check     CBOR against a profile
-    cbor_scan      checked CBOR: heads, where items end, maps to columns
+    cbor_check     validates CBOR against a profile
+    cbor_scan      reads validated CBOR: heads, ends of items, maps to columns
     ztensor_index  the index of zTensor 0.1, from columns to CBOR
     varint_decode  varint chains of ragged data to columns
-    varint_encode  and back
+    varint_encode  columns back to varint chains
     bson_walk      walks BSON documents, to a field or to every vector
     bson_rows      rows of equal length to and from BSON
     buffers        the buffer protocol for classes written in Python: a base class, no loop
     names          names as spans of a header
     crc32c_rows    the CRC-32C of many short spans of a buffer
     lookup3        the checksum of HDF5's structures
-    utf8           whether bytes are UTF-8
+    utf8           validates UTF-8
     gather         pieces of one buffer to their places in another
     planes         byte planes of elements, and the places where two buffers differ
     packed         sparse deltas as bits, both ways
     zstd_blocks    where a zstd frame ends
 
-Five modules are not compiled: varints has the numbers by which the two varint kernels
-are told what to do, and answer. primitives is what kernels share, in Python; its C
-form is `primitives.pxd`. cbor_heads is the same for the heads of CBOR, and crc32c_step for
-one loop of C with an instruction of the processor. nocython stands in for the `cython`
-module where that is not installed.
+Five modules are not compiled. varints defines the opcodes and answer codes of the two
+varint kernels. primitives has the functions that kernels share, in Python; their C form
+is `primitives.pxd`. cbor_heads (the heads of CBOR) and crc32c_step (the processor's
+CRC-32C instruction) have a C form in the same way. nocython replaces the `cython` module
+where Cython is not installed.
 """

@@ -1,12 +1,14 @@
 """The header of a BinTensors file, from bytes to columns and back.
 
-`scan` walks the header once, checks every rule that can be checked in passing, and
-returns columns or the first fault. A header must be tried under both layouts, so the
-walk stops at the first fault. Where no layout fits, a `thorough` walk goes on past
-values that break a rule, as long as it is clear where the next one begins: a layout
-whose fields end where the header does is most likely the file's own.
+`scan` walks the header once, checks every rule that concerns one value, and returns
+columns or the first fault. A header does not say which of two layouts it has (layout 1
+stores the name with each tensor, layout 0 in an index map at the end), so both are tried,
+and a walk normally stops at the first fault. If no layout fits, a `thorough` walk
+continues past values that break a rule, as long as it is clear where the next value
+begins: the layout whose fields end exactly at the end of the header is most likely the
+file's, and its fault is the one to report.
 
-`encode` writes what `scan` accepts, and nothing else.
+`encode` writes only what `scan` accepts.
 """
 
 from __future__ import annotations
@@ -61,9 +63,9 @@ _MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
 class Cursor:
     """A position in the header, and the first fault.
 
-    Invariant: position <= size, and whatever reads compares what it needs with
-    size - position first. Where the walk ends early the position is the size, so that
-    every read after it yields zero.
+    Invariant: position <= size, and every read compares what it needs with size - position
+    first. A walk that ends early sets position to size, so that every later read yields zero
+    and callers need not check after each one.
     """
 
     header: bytes
@@ -100,7 +102,7 @@ class Cursor:
     @cython.cfunc
     @cython.exceptval(check=False)
     def note(self, fault: cython.int, position: cython.Py_ssize_t) -> cython.int:
-        """A value breaks a rule, but where the next one begins is clear."""
+        """Records a value that breaks a rule, where the begin of the next value is still clear."""
         self.broken += 1
         if self.fault == 0:
             self.fault = fault
@@ -115,7 +117,7 @@ class Cursor:
     @cython.cfunc
     @cython.exceptval(check=False)
     def fail(self, fault: cython.int, position: cython.Py_ssize_t) -> cython.int:
-        """The header cannot be read on."""
+        """Records a fault after which the rest of the header cannot be read."""
         self.note(fault, position)
         self.stop()
         return 0
@@ -140,6 +142,7 @@ class Cursor:
     @cython.inline
     @cython.exceptval(check=False)
     def varint(self) -> cython.ulonglong:
+        """Reads bincode's varint (see `_put`)."""
         if self.position < self.size and self.data[self.position] < 251:  # most are one byte
             self.position += 1
             return self.data[self.position - 1]
@@ -174,7 +177,7 @@ class Cursor:
     @cython.cfunc
     @cython.exceptval(check=False)
     def count(self, least: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """A number of items that take at least `least` bytes each: more than could follow is a fault."""
+        """Reads the number of items that follow, each of at least `least` bytes; more than fit is a fault."""
         start: cython.Py_ssize_t = self.position
         count: cython.ulonglong = self.varint()
         if count > cython.cast(cython.ulonglong, (self.size - self.position) // least):
@@ -184,7 +187,7 @@ class Cursor:
     @cython.cfunc
     @cython.exceptval(check=False)
     def text(self, longest: cython.longlong) -> cython.bint:
-        """Passes over a text: whether it may be used. It lies from `begin` to `end`."""
+        """Skips a text and sets `begin` and `end` to its bytes; returns whether it is valid."""
         start: cython.Py_ssize_t = self.position
         nbytes: cython.ulonglong = self.varint()
         if nbytes > cython.cast(cython.ulonglong, self.size - self.position):
@@ -204,14 +207,17 @@ class Cursor:
 
     @cython.cfunc
     def string(self) -> object:
-        """The text that was passed over last, which may be used."""
+        """The text that was skipped last, which was valid."""
         return self.header[self.begin : self.end].decode("utf-8")
 
 
 @cython.final
 @cython.cclass
 class Columns:
-    """What a scan fills, with a pointer to the memory of each. A name that is not known begins at 0, where none can."""
+    """The columns that a scan fills, and a pointer to the memory of each.
+
+    A name that is not known yet begins at 0, where no name can be.
+    """
 
     codes: Any
     dims: Any
@@ -234,7 +240,7 @@ class Columns:
         self.filled = 0
         self.codes = np.empty(rows, np.uint8)
         self.dims = np.empty(capacity, np.int64)
-        self.numbers = np.zeros(5 * rows + 1, np.int64)  # one array: memory for each column would take longer
+        self.numbers = np.zeros(5 * rows + 1, np.int64)  # one allocation is faster than one for each column
         self.code = uchars_of(self.codes)
         self.dim = longlongs_of(self.dims)
         self.tensor_begin = longlongs_of(self.numbers)
@@ -270,11 +276,13 @@ def scan(
     max_name: cython.longlong,
     thorough: cython.bint = False,
 ) -> tuple[Any, ...]:
-    """Fault, byte, name of the tensor; how many values break a rule, or -1; the contents, None with a fault.
+    """Returns (fault, position, name of the tensor at fault or None, broken, contents).
 
-    It is -1 if the fields do not end where the header does. The contents: metadata, dtype
-    codes (as `kept_codes` translates them), dims, dim offsets, begins and ends of the tensors
-    in the file, of the names in the header.
+    `broken` is the number of values that break a rule, or -1 if the walk ended before the end
+    of the header. `contents` is None if there is a fault; otherwise metadata, dtype codes
+    (translated by `kept_codes`), dims, dim offsets, begins and ends of the tensors in the
+    file, and begins and ends of their names in the header. `itemsizes` has the size of an
+    element for each dtype code.
     """
     cursor: Cursor = Cursor(header, thorough)
     metadata: Any = _scan_metadata(cursor)
@@ -314,7 +322,7 @@ def _scan_metadata(cursor: Cursor) -> object:
         return None
     pairs: dict[Any, Any] = {}
     start: cython.Py_ssize_t
-    # Invariant: `pairs` has the pairs before the cursor. `count` is at most half the bytes that are left.
+    # Invariant: `pairs` has the pairs before the cursor. `count` bounds their number by half the bytes that are left.
     for _ in range(cursor.count(2)):
         start = cursor.position
         key: object = cursor.string() if cursor.text(cursor.size) else None
@@ -337,10 +345,9 @@ def _scan_tensors(
     max_name: cython.longlong,
     columns: Columns,
 ) -> cython.int:
-    """Every tensor: its name in layout 1, its dtype, its shape, its begin and end.
+    """Scans each tensor's name (in layout 1), dtype, shape, begin and end into the columns.
 
-    Columns have `rows` rows, and dimensions are stored after room was made for them. What
-    comes after a fault is skipped, not stored.
+    After a fault, a thorough walk continues, but the columns are not used.
     """
     itemsize: cython.p_const_uchar = itemsizes
     kept_code: cython.p_const_uchar = kept_codes
@@ -359,7 +366,7 @@ def _scan_tensors(
     begin: cython.ulonglong
     end: cython.ulonglong
     expected: cython.ulonglong = 0
-    # Invariant: the tensors before `row` are stored or at fault, and the last of them ends at `expected`.
+    # Invariant: the tensors before `row` are stored, or one of them is at fault; the last one ends at `expected`.
     for row in range(columns.rows):
         cursor.row = -1
         if layout == 1 and cursor.text(max_name):
@@ -403,7 +410,11 @@ def _scan_tensors(
 def _scan_dims(
     cursor: Cursor, rank: cython.Py_ssize_t, itemsize: cython.ulonglong, columns: Columns
 ) -> cython.ulonglong:
-    """The dimensions of one tensor: its bytes. The product must stay below 2**63 with zeros left out, too."""
+    """Scans the dimensions of one tensor and returns its size in bytes.
+
+    The product of the dimensions that are not zero must also stay below 2**63, so that no
+    reader overflows, in whatever order it multiplies.
+    """
     product: cython.ulonglong = itemsize
     nbytes: cython.ulonglong = itemsize
     dim: cython.ulonglong
@@ -412,8 +423,8 @@ def _scan_dims(
         columns.reserve(rank)
     dims: cython.p_longlong = columns.dim
     filled: cython.Py_ssize_t = columns.filled
-    # Invariant: dims[columns.filled:filled] are the dims before the cursor, and there is room for all `rank`;
-    # after a fault nothing more is stored.
+    # Invariant: dims[columns.filled:filled] are the tensor's dims so far, and there is room for all `rank` of them.
+    # After a fault nothing more is stored. Two factors below 2**31 need no division to be compared with 2**63.
     for _ in range(rank):
         start = cursor.position
         dim = cursor.varint()
@@ -434,7 +445,7 @@ def _scan_dims(
 
 @cython.cfunc
 def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> cython.int:
-    """Layout 0: names and the positions that they belong to, each position exactly once."""
+    """Layout 0: the map of names to the positions of their tensors; each position must occur exactly once."""
     start: cython.Py_ssize_t = cursor.position
     count: cython.ulonglong = cursor.varint()
     rows: cython.ulonglong = columns.rows
@@ -447,7 +458,8 @@ def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns)
         cursor.fail(COUNT, start)
     if cursor.ended:
         return 0
-    # Invariant: a row has a name exactly if a pair before the position has its number; no other pair can take it.
+    # Invariant: a row has a name if and only if an earlier pair has its number. A second pair is MAP_ALIAS; so if the
+    # count is right and no pair is at fault, every row has exactly one name.
     for _ in range(cython.cast(cython.Py_ssize_t, count)):
         cursor.named = False
         cursor.named = cursor.text(max_name)
@@ -490,13 +502,15 @@ def encode(
     ends: Any,
     by_name: Any,
 ) -> bytearray:
-    """The header, padded. Tensors are contiguous: each begins where the one before it ends.
+    """The header, padded with spaces to a multiple of 8. Tensors are contiguous, the first begins at 0.
 
-    `metadata` is None or a list of keys and values in turn, as bytes; name i is
-    text[text_offsets[i]:text_offsets[i + 1]]; `by_name` orders the index map of layout 0.
+    `metadata` is None or a list of keys and values in turn, as bytes. Name i is
+    text[text_offsets[i]:text_offsets[i + 1]]. `by_name` has the rows in the order of the index
+    map of layout 0.
     """
     count: cython.Py_ssize_t = len(codes)
-    # A varint takes at most nine bytes: one for each dimension, five and an index for each tensor, three counts.
+    # A varint takes at most nine bytes. A dimension is one; a tensor has six: name's length, dtype, rank, begin, end
+    # and index. The 64 are for three counts, the tag and the padding.
     capacity: cython.Py_ssize_t = 64 + 9 * len(dims) + 54 * count + len(text)
     if metadata is not None:
         capacity += 9 * len(metadata) + sum(map(len, metadata))
@@ -518,7 +532,7 @@ def encode(
         for item in metadata:
             position = _put_text(out, position, uchars_of(item), 0, len(item))
     position = _put(out, position, count)
-    # Invariant: the tensors before `row` end at `position`, and `capacity` leaves room for all that follow.
+    # Invariant: the entries before `row` end at `position`, and `capacity` leaves room for the rest.
     for row in range(count):
         if layout == 1:
             position = _put_text(out, position, name, name_offset[row], name_offset[row + 1])
@@ -548,6 +562,7 @@ def encode(
 @cython.inline
 @cython.exceptval(check=False)
 def _put(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
+    """Writes bincode's varint: one byte below 251, or the tag 251, 252 or 253 and a u16, u32 or u64."""
     width: cython.int
     i: cython.int
     if value < 251:

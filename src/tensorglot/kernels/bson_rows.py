@@ -1,7 +1,7 @@
-"""Rows of equal length, between a matrix and the many places where BSON keeps them.
+"""Copies rows of equal length between a matrix and the vectors of many BSON documents.
 
-Knows only bytes and positions. A position that does not lie in the data is a fault,
-(code, row), so a caller may pass on what a file says.
+Knows only bytes and positions. A position outside the data is reported as a fault,
+(code, row), so callers may pass positions from an untrusted file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gather(
     nbytes: cython.Py_ssize_t,
     out: cython.uchar[::1],
 ) -> tuple[Any, ...]:
-    """Copies the rows that begin at `begins` one after the other into `out`: (fault, row)."""
+    """Copies the rows of `nbytes` bytes at `begins` of `data` into `out`, without gaps. Returns (fault, row)."""
     row: cython.Py_ssize_t
     rows: cython.Py_ssize_t = len(begins)
     last: cython.Py_ssize_t = len(data) - nbytes
@@ -39,7 +39,7 @@ def gather(
     source: cython.p_const_uchar = uchars_in(data)
     target: cython.p_uchar = uchars_out(out)
     with cython.nogil:
-        # Invariant: the rows before are in `out`; a span is compared with the bounds of `data` before it is copied.
+        # Invariant: the rows before are in `out`; a span is compared with `data` before it is copied.
         for row in range(rows):
             if begins[row] < 0 or begins[row] > last:
                 wrong = row
@@ -51,7 +51,10 @@ def gather(
 def gather_payloads(
     payloads: list[Any], head: cython.const[cython.uchar][::1], nbytes: cython.Py_ssize_t, out: cython.uchar[::1]
 ) -> tuple[Any, ...]:
-    """Copies what is behind the `head` that all payloads begin with, `nbytes` of each, into `out`: (fault, row)."""
+    """Copies the `nbytes` bytes after the head of each payload into `out`, without gaps. Returns (fault, row).
+
+    All payloads must begin with the bytes `head`; one that does not is the fault OTHER_HEAD.
+    """
     row: cython.Py_ssize_t
     before: cython.Py_ssize_t = len(head)
     wanted: cython.p_const_uchar = uchars_in(head)
@@ -59,7 +62,7 @@ def gather_payloads(
     data: cython.const[cython.uchar][::1]
     if nbytes < 0 or len(out) != len(payloads) * nbytes:
         return OTHER_SIZE, 0
-    # Invariant: the rows before are in `out`, which has room for one of `nbytes` from each payload.
+    # Invariant: the rows before are in `out`, which has `nbytes` for each payload.
     for row in range(len(payloads)):
         data = payloads[row]
         if len(data) != before + nbytes:
@@ -73,7 +76,7 @@ def gather_payloads(
 def split(
     data: cython.const[cython.uchar][::1], rows: cython.Py_ssize_t, nbytes: cython.Py_ssize_t, head: bytes
 ) -> list[Any]:
-    """A `bytes` of head and data for each of `rows` rows of `nbytes`; an empty list if `data` is too short."""
+    """A list of `bytes`, head and row, for `rows` rows of `nbytes`; an empty list if `data` is too short."""
     row: cython.Py_ssize_t
     before: cython.Py_ssize_t = len(head)
     payloads: list[Any] = []
@@ -82,6 +85,7 @@ def split(
     scratch: bytearray = bytearray(head) + bytearray(nbytes)
     source: cython.p_const_uchar = uchars_in(data)
     target: cython.p_uchar = uchars_out(scratch)
+    # Invariant: `scratch` has the head, and the row before, which the next one replaces.
     for row in range(rows):
         copy(target, before, source, row * nbytes, nbytes)
         payloads.append(bytes_of(target, 0, before + nbytes))
@@ -89,7 +93,11 @@ def split(
 
 
 def blank(nbytes: cython.Py_ssize_t) -> Any:
-    """Memory for `scatter` to fill, in zeros: a `bytes` where we are compiled and may write to a fresh one."""
+    """Zeroed memory for `scatter` to fill.
+
+    Compiled, it is a `bytes` that `scatter` writes to before anybody else has seen it, which
+    saves a copy. Interpreted code cannot do that, so there it is a `bytearray`.
+    """
     return bytes(nbytes) if cython.compiled else bytearray(nbytes)
 
 
@@ -102,9 +110,10 @@ def scatter(
     data: cython.const[cython.uchar][::1],
     nbytes: cython.Py_ssize_t,
 ) -> Any:
-    """Writes rows `first` to `last` of `data`, of `nbytes` each, to a `blank` that has `stride` for each row: a fault.
+    """Writes rows `first` to `last` of `data`, `nbytes` each, into a `blank`. Returns a fault, or OK.
 
-    A row begins `at` bytes into its stride. Data of one row only is written again and again.
+    `target` has `stride` bytes for each row, and a row's data begins `at` bytes into them. If
+    `data` has a single row, that is written to each of them.
     """
     row: cython.Py_ssize_t
     step: cython.Py_ssize_t = 0 if len(data) == nbytes else nbytes
@@ -113,9 +122,10 @@ def scatter(
     if len(data) < (step * last if step else nbytes):
         return OTHER_SIZE
     source: cython.p_const_uchar = uchars_in(data)
-    # A `blank` that nobody else has seen yet, so that its bytes may still change.
+    # Writing to a `bytes` is safe here: `blank` has just made it, and nobody else has a reference yet.
     out: cython.p_uchar = cython.cast(cython.p_uchar, cython.cast(bytes, target)) if cython.compiled else target
     with cython.nogil:
+        # Invariant: stride * last <= len(target), so every row lies in the target.
         for row in range(first, last):
             copy(out, row * stride + at, source, row * step, nbytes)
     return OK

@@ -1,10 +1,13 @@
-"""Walks BSON: hops over documents, finds one field by its path or every vector, copies numbers.
+"""Walks BSON: skips documents, finds one field by its path or every vector, copies numbers.
 
-Nothing that is skipped is built or looked into: a value is stepped over by its
-length, after that length was checked against the document that holds it. Positions
-are bytes from the start of `data`. A fault is a negative code, so that a function can
-return a position or a fault; what Python calls returns the code with the position of
-the element at fault. The messages are in `tensorglot.wire.bson`.
+Values that are not wanted are neither decoded nor looked into: a value is skipped by its
+length, after that length was checked against the enclosing document. Positions are bytes
+from the start of `data`. A fault is a negative code, so that an inner function can return
+a position or a fault; the functions that Python calls return the code together with the
+position of the element at fault. The messages are in `tensorglot.wire.bson`.
+
+Element kinds are the type bytes of the BSON specification, version 1.1: 0x03 is a
+document, 0x04 an array, 0x05 a binary, whose subtype 9 is a vector.
 """
 
 from __future__ import annotations
@@ -30,20 +33,20 @@ else:
     )
 
 OK = 0
-PAST_END = -1
-TOO_SMALL = -2
-NO_NUL = -3
-KIND = -4
-BOOL = -5
-INNER = -6
-DUPLICATE = -7
-DEPTH = -8
-FULL = -9
-NOT_NUMBER = -10
-PATHS = -11
+PAST_END = -1  # a value reaches beyond its document
+TOO_SMALL = -2  # a length is smaller than what it must at least include
+NO_NUL = -3  # a name, string or document does not end with a zero byte
+KIND = -4  # unknown type byte
+BOOL = -5  # a boolean is neither 0 nor 1
+INNER = -6  # the second length of a binary of subtype 2 disagrees with the first
+DUPLICATE = -7  # a document has the wanted name twice
+DEPTH = -8  # documents nest too deeply
+FULL = -9  # the caller's columns are full
+NOT_NUMBER = -10  # an array has an element that is not a double, int32 or int64
+PATHS = -11  # the paths of all vectors together exceed the budget
 
-# Where a value ends. `end` is the closing zero byte of the document that holds it, so that data[end] can always be
-# read; every function compares what it reads with `end` first.
+# The functions `_after_…` return the position after a value, or a fault. `end` is the position of the zero byte that
+# closes the enclosing document; nothing at or behind it is part of the value, and it is compared before every read.
 
 
 @cython.cfunc
@@ -65,7 +68,10 @@ def _after_sized(
     least: cython.longlong,
     extra: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """After an int32 length of at least `least`, that many bytes and `extra` ones."""
+    """The position after a value with an int32 length, or a fault.
+
+    The value has `length` + `extra` bytes from `at` on; a length below `least` is TOO_SMALL.
+    """
     length: cython.longlong
     if end - at < 4:
         return PAST_END
@@ -88,7 +94,7 @@ def _after_closed(
     least: cython.longlong,
     extra: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """The same, for what ends with a zero byte: strings and documents."""
+    """The same for strings and documents, whose last byte must be zero."""
     after: cython.Py_ssize_t = _after_sized(data, at, end, least, extra)
     if after > 0 and data[after - 1] != 0:
         return NO_NUL
@@ -98,7 +104,7 @@ def _after_closed(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _after_binary(data: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """After a binary, of which subtype 2 has its length a second time."""
+    """The position after a binary, or a fault. Subtype 2 repeats the length inside, which must agree."""
     after: cython.Py_ssize_t = _after_sized(data, at, end, 0, 5)
     if after > 0 and data[at + 4] == 2 and (after - at < 9 or i32(data, at + 5) != after - at - 9):
         return INNER
@@ -109,7 +115,7 @@ def _after_binary(data: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython
 @cython.inline
 @cython.exceptval(check=False)
 def _fixed_nbytes(kind: cython.int) -> cython.Py_ssize_t:
-    """The size of every value of a kind, or KIND."""
+    """The size of values of a kind whose size is fixed, or KIND if there is no such kind."""
     if kind in (0x01, 0x09, 0x11, 0x12):
         return 8
     if kind in (0x06, 0x0A, 0x7F, 0xFF):
@@ -153,10 +159,11 @@ def _after_value(
 @cython.final
 @cython.cclass
 class Walk:
-    """A place in nested documents.
+    """A position in nested documents, and the element that was stepped over last.
 
-    Invariant: begin <= at <= last for the innermost open document, whose closing zero byte is
-    at `last`; `closings` has that of each open one, from the outside in.
+    Invariant: at <= last, the position of the zero byte that closes the innermost open
+    document; closings[0] to closings[depth] are these positions for all open documents,
+    outermost first. An element's parts are at `name`, `value` and `after`, where it ends.
     """
 
     data: cython.p_const_uchar
@@ -172,7 +179,7 @@ class Walk:
     @cython.cfunc
     @cython.exceptval(check=False)
     def start(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Opens a document: 0, or a fault at `at`."""
+        """Opens the outermost document at `at`: 0, or a fault at `self.at`."""
         after: cython.Py_ssize_t = _after_closed(self.data, at, end, 5, 0)
         self.at = at
         if after < 0:
@@ -185,8 +192,8 @@ class Walk:
     @cython.cfunc
     @cython.exceptval(check=False)
     def step(self) -> cython.Py_ssize_t:
-        """Goes to the next element: 1, or 0 behind the outermost document, or a fault at `at`."""
-        # Invariant: at <= last, the zero byte that closes the innermost open document, whose end lies in the outer one.
+        """Steps over the next element: 1; 0 at the end of the outermost document; or a fault at `self.at`."""
+        # Invariant: at <= last. A document ends inside the enclosing one, so this also holds after it is closed.
         while self.at == self.last:
             self.at += 1
             if self.depth == 0:
@@ -207,7 +214,7 @@ class Walk:
     @cython.cfunc
     @cython.exceptval(check=False)
     def enter(self) -> cython.void:
-        """Opens the document that is the element's value; there is room for one more in `closings`."""
+        """Opens the document that is the current element's value. The caller has room in `closings`."""
         self.depth += 1
         self.last = self.closings[self.depth] = self.after - 1
         self.at = self.value + 4
@@ -216,7 +223,7 @@ class Walk:
 def value_end(
     data: cython.const[cython.uchar][::1], kind: cython.int, at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """The position after one value, or a fault."""
+    """The position after a value of this kind at `at`, or a fault."""
     return _after_value(uchars_in(data), kind, at, end)
 
 
@@ -226,12 +233,12 @@ def name_end(data: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: 
 
 
 def count(data: cython.const[cython.uchar][::1], begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> tuple[Any, ...]:
-    """How many documents lie one after the other: (fault, position, documents)."""
+    """Counts the concatenated documents from `begin` to `end`: (fault, position, documents)."""
     start: cython.p_const_uchar = uchars_in(data)
     at: cython.Py_ssize_t = begin
     after: cython.Py_ssize_t
     documents: cython.Py_ssize_t = 0
-    # Invariant: begin <= at <= end; a document takes at least five bytes, so each turn goes forward.
+    # Invariant: begin <= at <= end; a document takes at least five bytes, so each turn advances.
     while at < end:
         after = _after_closed(start, at, end, 5, 0)
         if after < 0:
@@ -251,11 +258,11 @@ def find(
     ends: cython.longlong[::1],
     closings: cython.longlong[::1],
 ) -> tuple[Any, ...]:
-    """One field in each of as many documents as there are rows: (fault, position, row).
+    """Finds one field in each of len(kinds) concatenated documents: (fault, position, row).
 
-    `path` has the names from the outside in, each with its zero byte, and `starts` where
-    each begins. A row gets the kind and the span of the value, or kind 0 where the field is
-    absent. `closings` is scratch, one place for each name.
+    `path` has the names from the outermost on, each with its zero byte, and `starts` the begin
+    of each name in it. A row receives the kind and the span of the value, or kind 0 if the
+    field is absent. `closings` is scratch memory with an entry for each name.
     """
     walk: Walk = Walk()
     walk.data = uchars_in(data)
@@ -278,15 +285,15 @@ def find(
             return step, walk.at, row
         matched = False
         depth = 0
-        # Invariant: the open documents are those of the first `depth` names; `matched` says whether an element of the
-        # innermost one had the next name.
+        # Invariant: the open documents are the values of the first `depth` names of the path; `matched` says whether
+        # an element of the innermost one had the next name.
         while True:
             step = walk.step()
             if step < 0:
                 return step, walk.at, row
             if step == 0:
                 break
-            if walk.depth < depth:  # the name of the document that was left had matched
+            if walk.depth < depth:  # the document that ended was entered because its name matched
                 matched = True
                 depth = walk.depth
             nbytes = walk.value - walk.name
@@ -322,17 +329,18 @@ def find_all(
     begins: cython.longlong[::1],
     ends: cython.longlong[::1],
 ) -> tuple[Any, ...]:
-    """Every vector in the documents from `begin` on, or with `arrays` every array of numbers.
+    """Finds every vector in the documents from `begin` to `end`, or with `arrays` every array of numbers.
 
-    Returns (fault, position, rows, documents, budget). A row gets the number of its document,
-    counted from `first`, and the number of its path in `paths`; a vector the span of its
-    payload; an array, reached through documents alone, what `_number_kinds` says of it and
-    its bytes. A path is its names with their zero bytes; new ones are added. Documents nest as
-    deep as `closings`, `names` and `values`, which are scratch, are long. Stops with FULL before
-    the document that no longer fits the columns.
+    Returns (fault, position, rows, documents, budget). Each vector or array is a row:
+    `documents` receives the number of its document, counted from `first`; `fields` the number
+    of its path in `paths`; `begins` and `ends` the span of a vector's payload, or for an array
+    the result of `_number_kinds` and its size in bytes. Vectors are found inside arrays, too,
+    arrays of numbers only inside documents. A path is its names, each with its zero byte; new
+    paths are added. `closings`, `names` and `values` are scratch memory, and their length is
+    the deepest nesting allowed. Stops with FULL before a document that does not fit the columns.
 
-    Values below one long name have it in each of their paths, so paths can be far larger than
-    the data: their bytes are charged to `budget` before they are built.
+    A long name is part of the path of every value below it, so the paths can be far larger
+    than the data: their bytes are taken from `budget` before a path is built.
     """
     walk: Walk = Walk()
     walk.data = uchars_in(data)
@@ -354,8 +362,8 @@ def find_all(
     high: cython.longlong
     nbytes: cython.longlong
     unspent: cython.longlong
-    # Invariant: the documents before walk.at are counted in `document`, what they have is in the first `rows`
-    # entries, and `budget` is what their paths have left. One that does not fit is taken back to `kept`, `unspent`.
+    # Invariant: `document` documents are complete, their vectors are the first `rows` rows, and `budget` is what
+    # their paths left of it. If a document does not fit, rows and budget go back to `kept` and `unspent`.
     while walk.at < end:
         start = walk.at
         kept = rows
@@ -365,7 +373,7 @@ def find_all(
             step = walk.step()
             if step <= 0:
                 break
-            # walk.depth < deepest: the names of all open levels are at name_begins[level] to name_ends[level]
+            # Invariant: walk.depth < deepest, and the name at each level is name_begins[level] to name_ends[level].
             name_begins[walk.depth] = walk.name
             name_ends[walk.depth] = walk.value
             if walk.kind == 0x03 or walk.kind == entered:
@@ -416,7 +424,10 @@ def _path(
     depth: cython.Py_ssize_t,
     nbytes: cython.Py_ssize_t,
 ) -> bytes:
-    """The names on the way down, each with its zero byte, `nbytes` in all. A name ends where its value begins."""
+    """The names from the outermost level to `depth`, each with its zero byte, concatenated; `nbytes` in all.
+
+    A name ends where its value begins.
+    """
     level: cython.Py_ssize_t
     at: cython.Py_ssize_t = 0
     path: bytes
@@ -426,6 +437,7 @@ def _path(
     if cython.compiled:
         path = bytes(nbytes)
         target: cython.p_uchar = cython.cast(cython.p_uchar, path)  # nobody else has seen it yet
+        # Invariant: the names of the levels before end at `at`; `nbytes` is the sum of their sizes.
         for level in range(depth + 1):
             copy(target, at, data, names[level], values[level] - names[level])
             at += values[level] - names[level]
@@ -437,16 +449,17 @@ def _path(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _number_kinds(data: cython.p_const_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """The number types of an array at `begin` to `end`: 1 double, 2 int32, 4 int64, added; and its count times 8.
+    """Eight times the number of elements of the array from `begin` to `end`, plus flags of their types.
 
-    0 for an array that is empty, or has anything else, or is broken.
+    The flags are 1 for double, 2 for int32 and 4 for int64. Returns 0 if the array is empty,
+    malformed, or has an element of another type.
     """
     at: cython.Py_ssize_t = begin + 4
     last: cython.Py_ssize_t = end - 1
     found: cython.longlong = 0
     seen: cython.longlong = 0
     kind: cython.int
-    # Invariant: at <= last, where the array is closed; a number that would lie across it ends the walk.
+    # Invariant: at <= last, the zero byte that closes the array; an element that reaches beyond it ends the walk.
     while at < last:
         kind = data[at]
         if kind == 0x01:
@@ -474,10 +487,10 @@ def numbers(
     kinds: cython.uchar[::1],
     out: cython.uchar[::1],
 ) -> tuple[Any, ...]:
-    """The numbers of a BSON array whose value is at `begin` to `end`: (fault, position, how many).
+    """Copies the numbers of the BSON array from `begin` to `end`: (fault, position, how many).
 
-    Each takes eight bytes of `out`: a double, or an integer of that width, as `kinds` says.
-    FULL where there are more than `kinds` has room for.
+    Each takes eight bytes of `out`: a double, or an int64 to which an int32 is extended.
+    `kinds` receives the type byte of each. FULL if `kinds` has fewer entries than the array.
     """
     source: cython.p_const_uchar = uchars_in(data)
     target: cython.p_uchar = uchars_out(out)
@@ -491,7 +504,7 @@ def numbers(
     kind: cython.int
     if begin < 0 or end - begin < 5 or end > len(data) or len(out) < 8 * room:
         return PAST_END, begin, 0
-    # Invariant: at <= last; `done` <= room, and `out` has eight bytes for each.
+    # Invariant: at <= last and done <= room; the first `done` numbers are stored; `out` has eight bytes for each.
     while at < last:
         kind = source[at]
         value = _after_nul(source, at + 1, last)
@@ -507,7 +520,7 @@ def numbers(
         kinds[done] = kind
         copy(target, 8 * done, source, value, after - value)
         if kind == 0x10:
-            for i in range(4, 8):  # the sign of an int32
+            for i in range(4, 8):  # extend the sign of an int32
                 target[8 * done + i] = 255 if source[after - 1] > 127 else 0
         done += 1
         at = after

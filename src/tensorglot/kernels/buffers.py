@@ -1,8 +1,8 @@
 """The buffer protocol for classes written in Python.
 
-From Python 3.12 on a class has it by a method `__buffer__` (PEP 688). Before, only a
-compiled class can: where this module is compiled, subclasses of `Exporter` have it on
-every Python. Knows nothing of what is exported.
+From Python 3.12 on, a class implements it with a method `__buffer__` (PEP 688). Before
+that, only a compiled class can: if this module is compiled, subclasses of `Exporter`
+have the protocol on every Python. Knows nothing of what is exported.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["Exporter"]
 
 @cython.cclass
 class Exporter:
-    """A base class without state.
+    """A base class without state; a subclass implements `_buffer`.
 
-    Releasing needs no work, but `np.frombuffer` holds on to the memory only where a class can be told of it: without
-    these methods it keeps the exporter alone, and its elements are in memory that has been freed.
+    The release methods do nothing but must exist. Without them `np.frombuffer` keeps a reference to the exporter
+    only, not to the buffer, and its elements would lie in freed memory.
     """
 
     if cython.compiled:
 
         def __getbuffer__(self, buffer: cython.pointer(Py_buffer), flags: cython.int):  # type: ignore[no-untyped-def]
-            # What the consumer keeps, and releases, is the memoryview: this object is not needed any more.
+            # The consumer holds and releases the memoryview's buffer, so this object may be freed before that.
             PyObject_GetBuffer(self._buffer(flags), buffer, flags)
 
         def __releasebuffer__(self, buffer: cython.pointer(Py_buffer)):  # type: ignore[no-untyped-def]
@@ -44,5 +44,5 @@ class Exporter:
             pass
 
     def _buffer(self, flags: int) -> memoryview:
-        """What is exported, for the PyBUF flags of a consumer."""
+        """The memory to export. `flags` are the PyBUF flags of the consumer's request."""
         raise BufferError(f"{type(self).__name__} exports no buffer")

@@ -1,10 +1,11 @@
-"""Whether bytes are one item of CBOR (RFC 8949) in the forms that a profile allows.
+"""Validates one CBOR item (RFC 8949) against a profile, which says which forms are allowed.
 
-Grammar and strictness are decided once: heads, lengths against the bytes that are left,
-nesting, order and uniqueness of keys, floats, tags, UTF-8. Whoever reads afterwards walks
-bytes that are known to be good. The loop does not recurse over nesting and makes no object
-for what it passes: hostile bytes cost time in proportion to their number and almost no
-memory.
+Grammar and strictness are checked once, here: heads, lengths against the bytes that are
+left, nesting, order and uniqueness of keys, floats, tags, UTF-8. Readers that follow walk
+validated bytes. The loop does not recurse and creates no object for an item, so hostile
+bytes take time in proportion to their number, and almost no memory.
+
+Sections (§) are those of RFC 8949.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ FAULTS = (
     "", "ends", "reserved", "indefinite", "shortest", "order", "duplicate", "key", "tag", "simple", "float", "depth",
     "utf8", "break", "chunk",
 )  # fmt: skip
-"""What is wrong, by code. The names below are those codes for the compiler; `cbor_heads` has the first three."""
+"""Names of the faults, by code. The C constants below are these codes; `cbor_heads` has the first three."""
 cython.declare(
     _INDEFINITE=cython.int, _LONG=cython.int, _ORDER=cython.int, _DUPLICATE=cython.int, _KEY=cython.int,
     _WRONG_TAG=cython.int, _SIMPLE=cython.int, _FLOAT=cython.int, _DEPTH=cython.int, _NOT_UTF8=cython.int,
@@ -53,18 +54,22 @@ cython.declare(
     _INDEFINITE, _LONG, _ORDER, _DUPLICATE, _KEY, _WRONG_TAG, _SIMPLE, _FLOAT, _DEPTH, _NOT_UTF8, _STRAY_BREAK, _CHUNK,
     _OPENED,
 ) = range(3, 16)  # fmt: skip
-"""The last is no fault: more of a container is to come."""
+"""The last, _OPENED, is not a fault: a container has begun, or goes on."""
 
+# What an open container waits for.
 cython.declare(_IN_ARRAY=cython.int, _AT_KEY=cython.int, _AT_VALUE=cython.int, _TAGGED=cython.int)
 _IN_ARRAY, _AT_KEY, _AT_VALUE, _TAGGED = range(4)
 _INLINE_KEYS = cython.declare(cython.int, 16)
-"""So many keys of a map are compared one by one; with more, or with keys in several forms, a set is made."""
+"""Up to this many keys of a map are compared one by one; for more, or for keys in several forms, a set is built."""
 
 
 @cython.final
 @cython.cclass
 class _Open:
-    """The containers around the item at hand, the innermost one at `level`; level 0 stands for none."""
+    """The profile, and the containers that are open around the current item.
+
+    The innermost container is at `level`; levels count from 1, and 0 means that none is open.
+    """
 
     indefinite: cython.bint
     long_heads: cython.bint
@@ -81,22 +86,23 @@ class _Open:
     p: cython.p_uchar
     end: cython.Py_ssize_t
     start: cython.Py_ssize_t
-    """Where the item at hand begins: what a fault is reported for."""
+    """Where the current item begins: the position that a fault reports."""
     level: cython.Py_ssize_t
     memory: Any
-    """Memory of all columns, which have a number for each level."""
+    """One allocation for all columns below, which have an entry for each level."""
     states: cython.p_longlong
     left: cython.p_longlong
-    """Items or pairs to come, or -1 where a break ends them."""
+    """Items or pairs that are still to come, or -1 if the length is indefinite."""
     starts: cython.p_longlong
     key_counts: cython.p_longlong
-    """Number of keys that are compared one by one, or -1 where there is a set."""
+    """Number of keys in `key_begins`, or -1 if the keys are in `key_sets`."""
     key_marks: cython.p_longlong
-    """A bit for each key, by two of its bytes: a key whose bit is not set differs from all before it."""
+    """A Bloom filter of the keys, from two bytes of each: a key whose bit is not set differs from all before it."""
     key_begins: cython.p_longlong
     key_ends: cython.p_longlong
-    """_INLINE_KEYS for each level; of sorted keys only the last one is kept."""
+    """Spans of _INLINE_KEYS keys for each level; in a profile with sorted keys, of the last key only."""
     key_sets: list  # type: ignore[type-arg]
+    """For each level the set of its keys, if it was built."""
 
     def __init__(self, data: bytes, end: cython.Py_ssize_t, profile: Any, depth: cython.Py_ssize_t) -> None:
         self.indefinite = profile.indefinite
@@ -135,15 +141,19 @@ class _Open:
 
 
 def check(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, profile: Any) -> tuple[str, int]:
-    """Checks the item at `begin` against the fields of a profile: ("", where it ends), or (what is wrong, where)."""
+    """Validates the item at `begin`: ("", its end), or (name of the fault, its position).
+
+    `profile` is a `tensorglot.wire.cbor.Profile`. Reads no byte at or behind `end`.
+    """
     if not 0 <= begin <= end <= len(data):
         return "ends", begin
+    # Each level of nesting takes at least a byte: short input needs no more levels, whatever the profile allows.
     around: _Open = _Open(data, end, profile, max(0, min(profile.depth, end - begin)))
     p: cython.p_uchar = data
     pos: cython.Py_ssize_t = begin
     item_end: cython.Py_ssize_t
     outcome: cython.int
-    # Invariant: the bytes before `pos` are heads of the containers around it and whole items inside them.
+    # Invariant: the bytes before `pos` are the heads of the open containers and complete, valid items inside them.
     while True:
         around.start = begin = pos
         pos = head_end(p, begin, end)
@@ -167,7 +177,7 @@ def check(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, profile
 def _check_item(
     around: _Open, head: cython.uchar, pos: cython.Py_ssize_t, argument: cython.ulonglong
 ) -> cython.Py_ssize_t:
-    """Where an item ends whose head ends at `pos`; minus OPENED where it has more inside; minus a fault."""
+    """The end of the item whose head ends at `pos`; -_OPENED if it is a container with items; or a negated fault."""
     major: cython.int = head >> 5
     fault: cython.int = OK
     if head & 31 >= 24:
@@ -194,7 +204,7 @@ def _check_item(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _check_form(around: _Open, head: cython.uchar, argument: cython.ulonglong) -> cython.int:
-    """Whether the profile allows a head of more than one byte, or an indefinite length."""
+    """Checks a head whose additional information is 24 or more: a longer argument, or an indefinite length."""
     major: cython.int = head >> 5
     if head & 31 == OPEN_ENDED:
         if not around.indefinite:  # §4.2.1
@@ -208,22 +218,22 @@ def _check_form(around: _Open, head: cython.uchar, argument: cython.ulonglong) -
 @cython.cfunc
 @cython.exceptval(check=False)
 def _is_shortest(info: cython.int, argument: cython.ulonglong) -> cython.bint:
-    """Whether a head has the one form that §4.2.1 leaves to its argument; no string of indefinite length has."""
+    """Whether a head is the shortest for its argument (§4.2.1). False for an indefinite length."""
     if info < 24:
         return True
-    # A byte is for 24 to 255; a wider argument has a bit in its upper half.
+    # One byte is for arguments of 24 to 255. A wider argument is needed if its upper half is not zero.
     return info < 28 and argument >= 24 and (info == 24 or argument >> (4 << (info - 24)) != 0)
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _check_key_kind(around: _Open, head: cython.uchar) -> cython.int:
-    """Whether a head that is not that of a text may begin a key."""
-    if head == BREAK:
+    """Whether the profile allows a key with this head, which is not a text's."""
+    if head == BREAK:  # ends the map instead
         return OK
     if around.text_keys:
         return _KEY
-    if not around.any_keys and (ARRAY <= head >> 5 <= TAG or head >= 0xF9):  # the first of the floats
+    if not around.any_keys and (ARRAY <= head >> 5 <= TAG or head >= 0xF9):  # from 0xF9 on: floats
         return _KEY
     return OK
 
@@ -233,7 +243,7 @@ def _check_key_kind(around: _Open, head: cython.uchar) -> cython.int:
 def _check_content(
     around: _Open, major: cython.int, pos: cython.Py_ssize_t, argument: cython.ulonglong
 ) -> cython.Py_ssize_t:
-    """The content of a string of definite length from `pos` on: where it ends, or minus a fault."""
+    """The end of a string of definite length whose content begins at `pos`, or a negated fault."""
     end: cython.Py_ssize_t
     if argument > cython.cast(cython.ulonglong, around.end - pos):
         return -ENDS
@@ -245,11 +255,11 @@ def _check_content(
 
 @cython.cfunc
 def _check_chunks(around: _Open, major: cython.int, pos: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The chunks of a string of indefinite length (§3.2.3): where it ends, or minus a fault."""
+    """The end of a string of indefinite length whose chunks begin at `pos` (§3.2.3), or a negated fault."""
     begin: cython.Py_ssize_t = around.start
     head: cython.uchar
     argument: cython.ulonglong
-    # Invariant: the chunks before `pos` are strings of definite length, of the kind of the whole.
+    # Invariant: the chunks before `pos` are valid strings of definite length and of the same major type.
     while pos < around.end and around.p[pos] != BREAK:
         around.start = pos
         head = around.p[pos]
@@ -273,11 +283,11 @@ def _check_chunks(around: _Open, major: cython.int, pos: cython.Py_ssize_t) -> c
 
 @cython.cfunc
 def _open(around: _Open, head: cython.uchar, pos: cython.Py_ssize_t, argument: cython.ulonglong) -> cython.int:
-    """An array, a map or a tag: OPENED, or OK where it is empty."""
+    """Opens an array, a map or a tag: _OPENED, OK if it is empty, or a fault."""
     major: cython.int = head >> 5
     level: cython.Py_ssize_t = around.level + 1
     counted: cython.bint = major != TAG and head & 31 != OPEN_ENDED
-    # Every item takes a byte, every pair two.
+    # An item takes at least one byte, a pair two, so a count beyond that is refused before anything is done for it.
     if counted and argument > cython.cast(cython.ulonglong, (around.end - pos) >> (major - ARRAY)):
         return ENDS
     if major == TAG and around.tags is not None and argument not in around.tags:
@@ -298,7 +308,7 @@ def _open(around: _Open, head: cython.uchar, pos: cython.Py_ssize_t, argument: c
 @cython.cfunc
 @cython.exceptval(check=False)
 def _close(around: _Open) -> cython.int:
-    """A break: completes the container around it, if that is of indefinite length and not between key and value."""
+    """A break: closes the innermost container, which must be of indefinite length and not wait for a value."""
     if around.level == 0 or around.left[around.level] != -1 or around.states[around.level] == _AT_VALUE:
         return _STRAY_BREAK
     around.start = around.starts[around.level]
@@ -309,9 +319,10 @@ def _close(around: _Open) -> cython.int:
 @cython.cfunc
 @cython.inline
 def _complete(around: _Open, pos: cython.Py_ssize_t) -> cython.int:
-    """Counts a complete item in what is around it: OPENED where more is to come, OK where the root is complete."""
+    """Counts a complete item in its containers: _OPENED if one goes on, OK if the root is complete, or a fault."""
     level: cython.Py_ssize_t = around.level
-    # Invariant: the item from around.start to `pos` is complete.
+    # Invariant: the item from around.start to `pos` is complete. If it is the last of its container, that is the
+    # complete item of the next turn.
     while level > 0:
         if around.states[level] == _AT_KEY:
             around.states[level] = _AT_VALUE
@@ -332,7 +343,7 @@ def _complete(around: _Open, pos: cython.Py_ssize_t) -> cython.int:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _take_sorted_key(around: _Open, end: cython.Py_ssize_t) -> cython.int:
-    """§4.2.1: a key is behind its predecessor in the order of their bytes."""
+    """§4.2.1: keys are in the lexicographic order of their encodings, so only the predecessor is compared."""
     slot: cython.Py_ssize_t = around.level * _INLINE_KEYS
     order: cython.int
     if around.key_counts[around.level] > 0:
@@ -347,14 +358,14 @@ def _take_sorted_key(around: _Open, end: cython.Py_ssize_t) -> cython.int:
 
 @cython.cfunc
 def _take_key(around: _Open, end: cython.Py_ssize_t) -> cython.int:
-    """§5.6: no duplicate keys, however the two are encoded."""
+    """§5.6: no duplicate keys, even if they are encoded differently."""
     count: cython.Py_ssize_t = around.key_counts[around.level]
     slot: cython.Py_ssize_t = around.level * _INLINE_KEYS
     size: cython.Py_ssize_t = end - around.start
     i: cython.Py_ssize_t
     mark: cython.longlong
     if 0 <= count < _INLINE_KEYS and around.p[around.start] & 31 < 24:
-        # Keys with a head of one byte are equal exactly if their bytes are.
+        # Keys whose heads are one byte are equal if and only if their encodings are.
         mark = cython.cast(cython.longlong, 1) << (7 * around.p[around.start] + around.p[around.start + size // 2]) % 63
         if around.key_marks[around.level] & mark:
             for i in range(slot, slot + count):
@@ -372,7 +383,7 @@ def _take_key(around: _Open, end: cython.Py_ssize_t) -> cython.int:
 
 @cython.cfunc
 def _take_key_value(around: _Open, end: cython.Py_ssize_t) -> cython.int:
-    """The same for many keys, or for keys in several forms."""
+    """The same with a set of decoded keys, for many keys or for keys with longer heads."""
     slot: cython.Py_ssize_t = around.level * _INLINE_KEYS
     if around.key_counts[around.level] >= 0:
         around.key_sets[around.level] = {
@@ -390,7 +401,7 @@ def _take_key_value(around: _Open, end: cython.Py_ssize_t) -> cython.int:
 
 @cython.cfunc
 def _key_value(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> object:
-    """A checked key as a value that is equal for equal keys, whatever the forms of their heads."""
+    """A validated key as a Python value: equal if and only if the keys are, however they are encoded."""
     p: cython.p_uchar = data
     pos: cython.Py_ssize_t = head_end(p, begin, end)
     major: cython.int = p[begin] >> 5
@@ -399,6 +410,7 @@ def _key_value(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) ->
     if p[begin] & 31 != OPEN_ENDED:
         return major, data[pos:end]
     chunks: list[bytes] = []
+    # Invariant: `pos` is the head of a chunk or the break; the string was validated, so both lie before `end`.
     while p[pos] != BREAK:
         begin = head_end(p, pos, end)
         pos = begin + cython.cast(cython.Py_ssize_t, argument_of(p, pos, begin))
@@ -411,11 +423,11 @@ def _key_value(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) ->
 def _compare(
     around: _Open, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, item_end: cython.Py_ssize_t
 ) -> cython.int:
-    """Negative, 0 or positive as the span is before, the same as or after the item at hand."""
+    """Negative, 0 or positive as the bytes of the span sort before, equal to or after those of the current item."""
     size: cython.Py_ssize_t = item_end - around.start
     order: cython.int
     if cython.compiled:
-        order = around.p[begin] - around.p[around.start]  # most keys differ in their length, and so in their heads
+        order = around.p[begin] - around.p[around.start]  # most keys differ in length, and so in their first byte
         if order == 0:
             order = memcmp(around.p + begin, around.p + around.start, min(end - begin, size))
         if order == 0:
@@ -432,22 +444,22 @@ def _check_special(around: _Open, info: cython.int, argument: cython.ulonglong) 
     """A float or a simple value (§3.3)."""
     if info >= 25:
         return OK if _has_float_form(around, info, argument) else _FLOAT
-    if info == 24 and argument < 32:
+    if info == 24 and argument < 32:  # §3.3: these values are encoded in one byte only
         return RESERVED
-    return OK if around.simple or 20 <= argument <= 22 else _SIMPLE
+    return OK if around.simple or 20 <= argument <= 22 else _SIMPLE  # 20 to 22: false, true, null
 
 
 @cython.cfunc
 @cython.exceptval(check=False)
 def _has_float_form(around: _Open, info: cython.int, bits: cython.ulonglong) -> cython.bint:
-    """Whether a float of two, four or eight bytes (info 25, 26, 27) has the form that is asked for."""
+    """Whether the profile allows this float; `info` is 25, 26 or 27 for two, four or eight bytes."""
     special: cython.bint = (bits >> 10) & 0x1F == 0x1F if info == 25 else (bits >> 23) & 0xFF == 0xFF
     if info == 27:
         special = (bits >> 52) & 0x7FF == 0x7FF
     if (around.double_floats and info != 27) or (special and not around.nonfinite):
         return False
     if around.shortest_floats:  # §4.2.1
-        if info == 25:
+        if info == 25:  # 0x7E00 is the one NaN that the deterministic encoding allows
             return not special or bits & 0x3FF == 0 or bits == 0x7E00
         return not (_is_narrower(bits, 32, 23, 10, -14) if info == 26 else _is_narrower(bits, 64, 52, 23, -126))
     return True
@@ -458,18 +470,20 @@ def _has_float_form(around: _Open, info: cython.int, bits: cython.ulonglong) -> 
 def _is_narrower(
     bits: cython.ulonglong, width: cython.int, fraction_bits: cython.int, half_bits: cython.int, least: cython.int
 ) -> cython.bint:
-    """Whether a float of `width` bits is one of half the width, too; NaN is.
+    """Whether a float of `width` bits can be encoded exactly in half the width. NaN and infinities can.
 
-    That has so many bits of fraction, and `least` as its smallest exponent.
+    The narrower format has `half_bits` bits of fraction, and `least` is the smallest exponent
+    of its normal numbers.
     """
     exponents: cython.longlong = (1 << (width - 1 - fraction_bits)) - 1
     exponent: cython.longlong = ((bits >> fraction_bits) & exponents) - (exponents >> 1)
     fraction: cython.ulonglong = bits & ((cython.cast(cython.ulonglong, 1) << fraction_bits) - 1)
-    if exponent > exponents >> 1:
+    if exponent > exponents >> 1:  # NaN or infinity
         return True
-    if exponent == -(exponents >> 1):
+    if exponent == -(exponents >> 1):  # zero can; a subnormal is too small
         return fraction == 0
     if exponent > 1 - least or exponent < least - half_bits:
         return False
+    # Fraction bits that the narrower format lacks must be zero; a subnormal there lacks more of them.
     spare: cython.longlong = fraction_bits - half_bits + max(0, least - exponent)
     return fraction & ((cython.cast(cython.ulonglong, 1) << spare) - 1) == 0

@@ -1,5 +1,5 @@
-# The C forms of `cbor_heads.py`, compiled into both kernels of CBOR. Each has the meaning
-# that its docstring says there; tests compare the two through the kernels.
+# The C forms of `cbor_heads.py`, compiled into both CBOR kernels. The docstrings there are
+# the contract of both forms; tests compare the two through the kernels.
 
 cdef enum:
     OK

@@ -1,6 +1,6 @@
-"""The head of a CBOR item (RFC 8949, §3), for kernels that run interpreted; `cbor_heads.pxd` is the C form.
+"""Decodes the head of a CBOR item (RFC 8949, §3): the form for interpreted kernels.
 
-It is decoded here and nowhere else.
+`cbor_heads.pxd` is the C form. No other code decodes heads.
 """
 
 from __future__ import annotations
@@ -8,15 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 OK, ENDS, RESERVED = range(3)
-"""Faults that a head can have: it ends too early, or its additional information has no meaning."""
+"""Faults of a head: it is truncated, or its additional information is one of 28 to 30, which are reserved."""
 UINT, NEGATIVE, BYTES, TEXT, ARRAY, MAP, TAG, SPECIAL = range(8)
 OPEN_ENDED = 31
-"""The additional information of an indefinite length, and of the break that ends it."""
+"""The additional information that means indefinite length, and in major type 7 the break that ends it (§3.2)."""
 BREAK = 0xFF
 
 
 def head_end(data: Any, pos: int, end: int) -> int:
-    """Where the head at `pos` ends, or minus a fault."""
+    """The position after the head at `pos`, or a negated fault. Reads no byte at or behind `end`."""
     if pos >= end:
         return -ENDS
     info = data[pos] & 31
@@ -28,7 +28,7 @@ def head_end(data: Any, pos: int, end: int) -> int:
 
 
 def argument_of(data: Any, pos: int, head_end: int) -> int:
-    """The argument of the head at `pos`; 31 of an indefinite length."""
+    """The argument of the head from `pos` to `head_end`; 31 if the length is indefinite."""
     if head_end == pos + 1:
         return int(data[pos] & 31)
     return int.from_bytes(data[pos + 1 : head_end], "big")

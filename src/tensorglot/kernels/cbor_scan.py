@@ -1,11 +1,12 @@
-"""CBOR (RFC 8949) whose bytes were checked: heads, where items end, and maps of known fields to columns.
+"""Reads CBOR (RFC 8949) that `cbor_check` has validated: heads, ends of items, maps of known fields to columns.
 
     head   the head at a position
-    skip   where an item ends
-    scan   maps of known fields to columns, as a table of the fields says
+    skip   the end of an item
+    scan   a sequence of maps to columns, described by a table of their fields
 
-No loop recurses over nesting. Bytes that were not checked are a fault at worst: every
-position is compared with their end. What the fields of a map mean is the caller's.
+No loop recurses over nesting. Bytes that were not validated are safe: every position is
+compared with their end, and the result is a fault at worst. The caller knows what the
+fields mean.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ FAULTS = (
     "", "ends", "reserved", "break", "not uint", "not text", "not array", "not map", "not pair", "name", "digest",
     "missing",
 )  # fmt: skip
-"""What is wrong, by code. The names below are those codes for the compiler; `cbor_heads` has the first three."""
+"""Names of the faults, by code. The C constants below are these codes; `cbor_heads` has the first three."""
 cython.declare(
     _STRAY_BREAK=cython.int, _NOT_UINT=cython.int, _NOT_TEXT=cython.int, _NOT_ARRAY=cython.int, _NOT_MAP=cython.int,
     _NOT_PAIR=cython.int, _NOT_NAME=cython.int, _NOT_DIGEST=cython.int, _MISSING=cython.int,
@@ -52,20 +53,21 @@ cython.declare(
 ) = range(3, 12)  # fmt: skip
 
 KINDS = ("name", "uint", "text", "digest", "word", "shape", "pair", "attributes", "parts", "silent", "mark")
-"""What the value of a field is, and what it becomes. Positions are those of items; 0 is absent.
+"""The kinds of fields: what the value must be, and what the columns get. 0 in a column means absent.
 
-    name         text: two numbers, where its bytes begin and end
-    uint         an unsigned integer: a number, 2**63 - 1 for all that are larger
-    text         text: its position
-    digest       text that is an algorithm, a colon and hex in lower case: its position
-    word         text: a code, one more than its place in the field's words, or UNKNOWN
-    shape        an array of unsigned integers, the dims: two numbers, their product (-1 from 2**63 on,
-                 zeros left out) and where they end in the column of dims
+    name         text: two numbers, the begin and end of its bytes
+    uint         an unsigned integer: a number, capped at 2**63 - 1
+    text         text: the position of the item
+    digest       text, an algorithm, a colon and lower-case hex: the position of the item
+    word         text: a code, one more than its index in the field's words, or UNKNOWN
+    shape        an array of unsigned integers, the dims: two numbers. The first is their product, -1 if
+                 the product of the dims that are not zero is 2**63 or more; the second is the end of
+                 the dims in the column of dims
     pair         an array of two unsigned integers: two numbers
-    attributes   a map whose keys are names: its position
-    parts        a map from names to records of the other table, at least one: where they end there
-    silent       text that is the field's one word says nothing; anything else makes the record CUSTOM
-    mark         anything: makes the record CUSTOM and MARKED
+    attributes   a map whose keys are names: the position of the item
+    parts        a map of names to records of the other table, at least one: their end in that table
+    silent       ignored if it is text equal to the field's one word; otherwise sets the flag CUSTOM
+    mark         anything: sets the flags CUSTOM and MARKED
 """
 cython.declare(
     _NAME_FIELD=cython.int, _UINT_FIELD=cython.int, _TEXT_FIELD=cython.int, _DIGEST_FIELD=cython.int,
@@ -77,10 +79,11 @@ cython.declare(
     _PARTS_FIELD, _SILENT_FIELD, _MARK_FIELD,
 ) = range(len(KINDS))  # fmt: skip
 UNKNOWN = 255
-"""The code of a word that is not in its table."""
+"""The code of a word that is not among the field's words."""
 CUSTOM = 1
-"""A flag: the record has fields beside the known ones."""
+"""Flag of a record: it has fields that the table does not know."""
 MARKED = 2
+"""Flag of a record: it has a field of the kind `mark`."""
 _UNKNOWN = cython.declare(cython.uchar, UNKNOWN)
 _CUSTOM = cython.declare(cython.uchar, CUSTOM)
 _MARKED = cython.declare(cython.uchar, MARKED)
@@ -91,14 +94,14 @@ _LARGEST = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
 @cython.final
 @cython.cclass
 class Walk:
-    """A position in checked bytes, and the head that was read last."""
+    """A position in validated bytes, and the last head that was read."""
 
     data: bytes
     p: cython.p_uchar
     end: cython.Py_ssize_t
     pos: cython.Py_ssize_t
     start: cython.Py_ssize_t
-    """Where the item at hand begins: what a fault is reported for."""
+    """Where the current item begins: the position that a fault reports."""
     major: cython.int
     info: cython.int
     argument: cython.ulonglong
@@ -115,7 +118,7 @@ class Walk:
     @cython.inline
     @cython.exceptval(check=False)
     def head(self) -> cython.int:
-        """Reads the head at the position."""
+        """Reads the head at the position and moves behind it: OK, or a fault."""
         begin: cython.Py_ssize_t = self.pos
         end: cython.Py_ssize_t = head_end(self.p, begin, self.end)
         self.start = begin
@@ -130,7 +133,7 @@ class Walk:
     @cython.cfunc
     @cython.exceptval(check=False)
     def content(self) -> cython.int:
-        """Passes over the bytes of a string of definite length, whose head was read."""
+        """Skips the bytes of a string of definite length whose head was just read: OK, or a fault."""
         if self.argument > cython.cast(cython.ulonglong, self.end - self.pos):
             return ENDS
         self.pos += cython.cast(cython.Py_ssize_t, self.argument)
@@ -139,17 +142,17 @@ class Walk:
     @cython.cfunc
     @cython.exceptval(check=False)
     def at_break(self) -> cython.bint:
-        """Whether a break follows."""
+        """Whether a break is next."""
         return self.pos < self.end and self.p[self.pos] == BREAK
 
     @cython.cfunc
     def skip(self) -> cython.int:
-        """Passes over one item, of whatever form: OK, or a fault in bytes that were not checked."""
+        """Skips one item of any form: OK, or a fault (only in bytes that were not validated)."""
         fault: cython.int
         begin: cython.Py_ssize_t = self.pos
-        left: cython.ulonglong = 1  # items to come; 0 where only a break ends them
-        outer: Any = None  # `left` of what is around each container of indefinite length
-        # Invariant: the item ends behind `left` more items and, where there is an outer one, its break.
+        left: cython.ulonglong = 1  # items to skip; inside an indefinite length 0, until its break
+        outer: Any = None  # a stack: the value of `left` outside each open container of indefinite length
+        # Invariant: the item ends after `left` more items and then, for each entry of `outer`, a break and that many.
         while left > 0 or outer:
             fault = self.head()
             if fault != OK:
@@ -162,7 +165,7 @@ class Walk:
             if self.info == OPEN_ENDED:
                 if not outer:
                     return _STRAY_BREAK
-                left = outer.pop()
+                left = outer.pop()  # the container that ends here is one of these items
             if left > 0:
                 left -= 1
             if self.major == BYTES or self.major == TEXT:
@@ -180,7 +183,10 @@ class Walk:
 
 
 def head(data: bytes, pos: cython.Py_ssize_t) -> tuple[int, int, int, int]:
-    """The head at `pos` of checked bytes: major type, additional information, argument, and where it ends."""
+    """The head at `pos` of validated bytes: major type, additional information, argument, position after it.
+
+    Raises IndexError if there is no head at `pos`.
+    """
     walk: Walk = Walk(data, pos, len(data))
     if pos < 0 or walk.head() != OK:
         raise IndexError(pos)
@@ -188,7 +194,7 @@ def head(data: bytes, pos: cython.Py_ssize_t) -> tuple[int, int, int, int]:
 
 
 def skip(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Where the item at `begin` ends, in bytes that have been checked; -1 if they have not."""
+    """The end of the item at `begin`, or -1 if the bytes are not valid CBOR."""
     walk: Walk = Walk(data, begin, end)
     if not 0 <= begin <= end <= len(data) or walk.skip() != OK:
         return -1
@@ -198,24 +204,25 @@ def skip(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cytho
 @cython.final
 @cython.cclass
 class _Table:
-    """A record and its columns, ready for the loop."""
+    """The description of a kind of record, and the columns that records of this kind fill."""
 
     held: tuple  # type: ignore[type-arg]
-    """What the pointers point into."""
+    """Keeps the memory of the pointers alive."""
     title: str
     names: list  # type: ignore[type-arg]
     texts: bytes
-    """The keys, then the words of each field, one behind the other, in the shortest form."""
+    """The encoded keys, then the encoded words of each field, concatenated; heads of one byte."""
     p: cython.p_uchar
     text_begins: cython.p_longlong
     first_words: cython.p_longlong
-    """Field i has the words first_words[i] up to first_words[i + 1] of the texts."""
+    """The words of field i are the texts first_words[i] to first_words[i + 1]."""
     kinds: cython.p_longlong
     number_columns: cython.p_longlong
     code_columns: cython.p_longlong
     likely_fields: cython.p_longlong
-    """The field that came last time behind each field; the first one is that which came first."""
+    """A guess: entry i + 1 is the field that followed field i in the last record, entry 0 the first field."""
     likely_words: cython.p_longlong
+    """A guess: the word that each field had last."""
     required: cython.ulonglong
     count: cython.int
     named: cython.bint
@@ -226,7 +233,7 @@ class _Table:
     room: cython.Py_ssize_t
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t
-    """The row to be filled: `row`, or the spare one."""
+    """The row to fill: `row`, or the spare row behind the columns if there is no room."""
 
     def __init__(self, columns: Any) -> None:
         record = columns.record
@@ -260,19 +267,20 @@ class _Table:
 @cython.final
 @cython.cclass
 class _Scan:
-    """A walk that fills tables."""
+    """The state of one scan: a walk, and the tables that it fills."""
 
     walk: Walk
     parts: _Table
     dims: cython.longlong[::1]
     filled: cython.Py_ssize_t
-    """Dims so far; those without room are only counted."""
+    """Number of dims so far, including those that `dims` has no room for."""
     key: str
-    """The field at hand."""
+    """The innermost field at fault; empty until there is one."""
     joined: bytearray
+    """The texts of indefinite length, their chunks joined."""
     text_begin: cython.Py_ssize_t
     text_end: cython.Py_ssize_t
-    """The text that was read last: a span of the data, or behind it of `joined`."""
+    """The text that was read last: a span of the data, with `joined` appended to it."""
 
     def __init__(self, walk: Walk, parts: Any, dims: Any) -> None:
         self.walk = walk
@@ -287,20 +295,21 @@ class _Scan:
 def scan(
     data: bytes, begin: cython.Py_ssize_t, count: cython.Py_ssize_t, columns: Any, parts: Any, dims: Any
 ) -> tuple[str, int, str, int, int, int, bytes]:
-    """Scans `count` records of checked bytes, the first at `begin`.
+    """Scans `count` records of validated bytes, the first at `begin`.
 
-    `columns` takes the records, `parts` those inside them, `dims` the shapes of all; what
-    has no room there is only counted. Returns the fault; where it is, or where the last
-    record ends; the field and the record at fault; how many parts and dims there are; and
-    the texts that lie in chunks, joined: the columns have them as if they stood behind
-    the data.
+    `columns` receives the records, `parts` the records nested in them, `dims` all shapes.
+    Entries beyond their capacity are counted but not stored, so a caller can scan again with
+    larger columns. Returns: the name of the fault, or ""; its position, or the end of the last
+    record; the field at fault; the number of records before it; the number of parts; the
+    number of dims; and the joined texts of indefinite length, whose spans in the columns
+    count as if these bytes followed the data.
     """
     walk: Walk = Walk(data, begin, len(data))
     table: _Table = _Table(columns)
     inner: _Table = _Table(parts)
     state: _Scan = _Scan(walk, inner, dims)
     fault: cython.int = OK if begin >= 0 else ENDS
-    # Invariant: the records before table.row are in the columns, as far as they have room.
+    # Invariant: the records before table.row are stored, as far as the columns have room.
     while fault == OK and table.row < count:
         fault = _scan_record(state, table)
     position = walk.pos if fault == OK else walk.start
@@ -309,12 +318,12 @@ def scan(
 
 @cython.cfunc
 def _scan_record(state: _Scan, table: _Table) -> cython.int:
-    """One map, behind its name where it has one."""
+    """One record: a map, preceded by its name if the table says so. OK, or a fault."""
     walk: Walk = state.walk
     begin: cython.Py_ssize_t = walk.pos
     pairs: cython.Py_ssize_t
     field: cython.int
-    last: cython.int = 0  # one more than the field before
+    last: cython.int = 0  # the number of the previous field plus one; 0 before the first
     fault: cython.int = OK
     seen: cython.ulonglong = 0
     table.at = table.row if table.row < table.room else table.room
@@ -327,7 +336,8 @@ def _scan_record(state: _Scan, table: _Table) -> cython.int:
         fault = _NOT_MAP
     if fault != OK:
         return _blame(state, fault, table.title)
-    # Invariant: `pairs` are left, or -1 where a break ends them; the fields before are in `seen` and in the row.
+    # Invariant: `pairs` pairs are left (-1: until a break); the fields before are bits of `seen`, their values in the
+    # row. A repeated key cannot occur: `cbor_check` refuses it.
     while _has_more(walk, pairs):
         pairs = pairs - 1 if pairs > 0 else pairs
         field = _find_field(state, table, last)
@@ -352,6 +362,7 @@ def _scan_record(state: _Scan, table: _Table) -> cython.int:
 
 @cython.cfunc
 def _first_missing(table: _Table, seen: cython.ulonglong) -> str:
+    """The name of the first required field that is not in `seen`; there is one."""
     field: cython.int = 0
     while not (table.required & ~seen) >> field & 1:
         field += 1
@@ -361,7 +372,7 @@ def _first_missing(table: _Table, seen: cython.ulonglong) -> str:
 
 @cython.cfunc
 def _blame(state: _Scan, fault: cython.int, key: str) -> cython.int:
-    """Notes the field of a fault, the innermost one."""
+    """Keeps `key` as the field at fault, unless a nested record already has: the innermost one counts."""
     if not state.key:
         state.key = key
     return fault
@@ -373,7 +384,11 @@ _NO_TEXT = cython.declare(cython.int, -2)
 
 @cython.cfunc
 def _find_field(state: _Scan, table: _Table, last: cython.int) -> cython.int:
-    """Reads a key and returns its field, _NO_FIELD for an unknown text, or _NO_TEXT if it is not text."""
+    """Reads a key and returns its field, _NO_FIELD if the text is unknown, or _NO_TEXT if it is not text.
+
+    Files list fields in the same order again and again, so the one that followed `last` in the
+    previous record is compared first: one comparison for most keys.
+    """
     walk: Walk = state.walk
     likely: cython.int = cython.cast(cython.int, table.likely_fields[last])
     i: cython.int
@@ -390,7 +405,7 @@ def _find_field(state: _Scan, table: _Table, last: cython.int) -> cython.int:
 
 @cython.cfunc
 def _scan_name(state: _Scan, table: _Table) -> cython.int:
-    """The name in front of a record, the first field. One that is in its table of words is a name."""
+    """The name in front of a record, which is its field 0. The words of that field need no check: they are names."""
     fault: cython.int
     if table.kinds[0] == _WORD_FIELD and _take(state.walk, table, table.likely_words[0]):
         table.codes[table.code_columns[0], table.at] = 1 + cython.cast(
@@ -403,7 +418,7 @@ def _scan_name(state: _Scan, table: _Table) -> cython.int:
 
 @cython.cfunc
 def _scan_value(state: _Scan, table: _Table, field: cython.int) -> cython.int:
-    """The value of a field, into the row."""
+    """Stores the value of a field in the row, as its kind says: OK, or a fault."""
     walk: Walk = state.walk
     kind: cython.longlong = table.kinds[field]
     column: cython.Py_ssize_t = table.number_columns[field]
@@ -448,6 +463,7 @@ def _scan_word(state: _Scan, table: _Table, field: cython.int) -> cython.int:
     if fault != OK:
         return fault
     table.codes[column, table.at] = _UNKNOWN
+    # Invariant: no word of the field before `i` is the text.
     for i in range(first, table.first_words[field + 1]):
         if _equals(state, table, i):
             table.codes[column, table.at] = cython.cast(cython.uchar, i - first + 1)
@@ -466,7 +482,7 @@ def _scan_shape(state: _Scan, table: _Table, column: cython.Py_ssize_t) -> cytho
     large: cython.bint = False
     if left < -1:
         return _NOT_ARRAY
-    # Invariant: `product` is that of the dims before, zeros left out, and below 2**63; or `large` is true.
+    # Invariant: `product` is the product of the dims before that are not zero, and below 2**63, unless `large`.
     while _has_more(walk, left):
         left = left - 1 if left > 0 else left
         fault = _read_uint(walk)
@@ -495,7 +511,7 @@ def _scan_pair(walk: Walk, table: _Table, column: cython.Py_ssize_t) -> cython.i
     fault: cython.int
     if left < -1:
         return _NOT_ARRAY
-    # Invariant: the first two of the `count` numbers before are in the row.
+    # Invariant: `count` numbers were read, and the first two of them are in the row.
     while _has_more(walk, left):
         left = left - 1 if left > 0 else left
         fault = _read_uint(walk)
@@ -516,7 +532,7 @@ def _scan_parts(state: _Scan, table: _Table, field: cython.int) -> cython.int:
     fault: cython.int
     if left < -1:
         return _NOT_MAP
-    # Invariant: the records from `first` on are parts of this row.
+    # Invariant: the records from `first` on are the parts of this row.
     while _has_more(walk, left):
         left = left - 1 if left > 0 else left
         fault = _scan_record(state, state.parts)
@@ -536,7 +552,7 @@ def _scan_attributes(state: _Scan, name_nbytes: cython.Py_ssize_t) -> cython.int
     fault: cython.int
     if left < -1:
         return _NOT_MAP
-    # Invariant: the walk is before a key, and the pairs before it are checked; `left` pairs follow (-1: until a break).
+    # Invariant: the walk is before a key; the keys before it are names; `left` pairs follow (-1: until a break).
     while _has_more(walk, left):
         left = left - 1 if left > 0 else left
         fault = _read_text(state)
@@ -550,7 +566,7 @@ def _scan_attributes(state: _Scan, name_nbytes: cython.Py_ssize_t) -> cython.int
 
 
 def scan_attributes(data: bytes, begin: cython.Py_ssize_t, name_nbytes: cython.Py_ssize_t) -> tuple[str, int]:
-    """Passes over a map of checked bytes whose keys are names: ("", where it ends), or (what is wrong, where)."""
+    """Checks that a map of validated bytes has names as keys: ("", its end), or (name of the fault, its position)."""
     state: _Scan = _Scan(Walk(data, begin, len(data)), None, array("q"))
     fault: cython.int = _scan_attributes(state, name_nbytes) if begin >= 0 else ENDS
     return FAULTS[fault], state.walk.pos if fault == OK else state.walk.start
@@ -558,6 +574,7 @@ def scan_attributes(data: bytes, begin: cython.Py_ssize_t, name_nbytes: cython.P
 
 @cython.cfunc
 def _scan_custom(state: _Scan, table: _Table, field: cython.int) -> cython.int:
+    """A field of the kind `silent` or `mark`: sets flags, and skips the value."""
     walk: Walk = state.walk
     begin: cython.Py_ssize_t = walk.pos
     word: cython.Py_ssize_t = table.first_words[field]
@@ -573,7 +590,7 @@ def _scan_custom(state: _Scan, table: _Table, field: cython.int) -> cython.int:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _open_items(walk: Walk, major: cython.int) -> cython.Py_ssize_t:
-    """How many items or pairs an array or map has, -1 where a break ends them; -2 for another kind."""
+    """Reads the head of an array or map: its number of items or pairs, -1 if indefinite, -2 if it is another item."""
     if walk.head() != OK or walk.major != major:
         return -2
     return -1 if walk.info == OPEN_ENDED else cython.cast(cython.Py_ssize_t, walk.argument & _LARGEST)
@@ -582,7 +599,7 @@ def _open_items(walk: Walk, major: cython.int) -> cython.Py_ssize_t:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _has_more(walk: Walk, left: cython.Py_ssize_t) -> cython.bint:
-    """Whether a container goes on; passes over the break that ends it."""
+    """Whether a container has another item; skips the break that ends it. `left` is from `_open_items`."""
     if left >= 0 or walk.pos >= walk.end:
         return left > 0
     if walk.at_break():
@@ -605,7 +622,7 @@ def _bounded(argument: cython.ulonglong) -> cython.longlong:
 
 @cython.cfunc
 def _read_text(state: _Scan) -> cython.int:
-    """Text of any form; where its bytes are is in the state."""
+    """Reads text of any form and sets text_begin and text_end: OK, or a fault."""
     walk: Walk = state.walk
     if walk.head() != OK or walk.major != TEXT:
         walk.pos = walk.start
@@ -619,11 +636,12 @@ def _read_text(state: _Scan) -> cython.int:
 
 @cython.cfunc
 def _join_chunks(state: _Scan) -> cython.int:
+    """Appends the chunks of a text of indefinite length, whose head was read, to `joined`."""
     walk: Walk = state.walk
     begin: cython.Py_ssize_t = walk.start
     first: cython.Py_ssize_t
     state.text_begin = walk.end + len(state.joined)
-    # Invariant: the chunks before the position are the end of `joined`.
+    # Invariant: `joined` ends with the chunks before the position.
     while not walk.at_break():
         if walk.head() != OK:
             return ENDS
@@ -641,7 +659,7 @@ def _join_chunks(state: _Scan) -> cython.int:
 @cython.inline
 @cython.exceptval(check=False)
 def _take(walk: Walk, table: _Table, text: cython.Py_ssize_t) -> cython.bint:
-    """Passes over a text of the table, if that is what follows."""
+    """Skips the given text of the table if exactly its encoding is next; returns whether it is."""
     begin: cython.Py_ssize_t = table.text_begins[text]
     size: cython.Py_ssize_t = table.text_begins[text + 1] - begin
     if walk.end - walk.pos < size or not same(walk.p, walk.pos, table.p, begin, size):
@@ -653,8 +671,8 @@ def _take(walk: Walk, table: _Table, text: cython.Py_ssize_t) -> cython.bint:
 
 @cython.cfunc
 def _equals(state: _Scan, table: _Table, text: cython.Py_ssize_t) -> cython.bint:
-    """Whether the text that was read last is this one of the table, whatever their heads."""
-    begin: cython.Py_ssize_t = table.text_begins[text] + 1
+    """Whether the text that was read last equals the given text of the table, however it was encoded."""
+    begin: cython.Py_ssize_t = table.text_begins[text] + 1  # without its head, which is one byte
     size: cython.Py_ssize_t = table.text_begins[text + 1] - begin
     if state.text_end - state.text_begin != size:
         return False
@@ -665,14 +683,14 @@ def _equals(state: _Scan, table: _Table, text: cython.Py_ssize_t) -> cython.bint
 
 @cython.cfunc
 def _last_text(state: _Scan) -> bytes:
-    """The text that was read last, which was in chunks."""
+    """The text that was read last, if that had chunks and so is in `joined`."""
     end: cython.Py_ssize_t = state.walk.end
     return bytes(state.joined[state.text_begin - end : state.text_end - end])
 
 
 @cython.cfunc
 def _check_name(state: _Scan, most: cython.Py_ssize_t) -> cython.int:
-    """The text that was read last has 1 to `most` bytes and no NUL; a bound of 0 allows all."""
+    """Checks that the text that was read last has 1 to `most` bytes and no NUL; `most` = 0 allows every text."""
     if most == 0:
         return OK
     if not 0 < state.text_end - state.text_begin <= most:
@@ -697,11 +715,11 @@ def _is_digest(state: _Scan) -> cython.bint:
 def _has_digest_form(p: cython.p_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
     i: cython.Py_ssize_t
     colon: cython.Py_ssize_t = -1
-    # Invariant: before `i` there are only letters and digits, and from the colon on only hex.
+    # Invariant: before `i` there are lower-case letters and digits and at most one colon, with only hex after it.
     for i in range(begin, end):
-        if 48 <= p[i] <= 57 or 97 <= p[i] <= (122 if colon < 0 else 102):
+        if 48 <= p[i] <= 57 or 97 <= p[i] <= (122 if colon < 0 else 102):  # 0-9, a-z or a-f
             continue
-        if p[i] != 58 or colon >= 0 or i == begin:
+        if p[i] != 58 or colon >= 0 or i == begin:  # a colon, the first one, with letters before it
             return False
         colon = i
     return 0 <= colon < end - 1

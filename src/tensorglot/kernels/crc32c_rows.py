@@ -1,8 +1,9 @@
 """CRC-32C of many short rows of one buffer, in one call.
 
-A call of the package's function takes longer than the checksum of a few hundred bytes.
-Here a row is eight bytes at a time by the processor's own instruction (`crc32c_step`).
-All positions are checked before the first byte is read.
+For rows of a few hundred bytes, a call to the crc32c package takes longer than the
+checksum itself. This kernel loops over the rows in C, eight bytes at a time with the
+processor's instruction (`crc32c_step`). All positions are checked before the first byte
+is read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ else:
 
 
 def is_fast() -> bool:
-    """Whether the processor has the instruction, and the kernel is compiled: else the package is faster."""
+    """Whether the kernel is compiled and the processor has the instruction; otherwise the package is faster."""
     return bool(crc32c_has_instruction())
 
 
@@ -30,7 +31,10 @@ def crc32c_rows(
     ends: cython.const[cython.longlong][::1],
     out: cython.uint[::1],
 ) -> bool:
-    """The checksum of the bytes from `begins` to `ends` of `data`, for each row; False if one lies outside."""
+    """Writes the checksum of data[begins[i]:ends[i]] to out[i] for every row.
+
+    Returns False, and writes nothing, if the columns differ in length or a span lies outside `data`.
+    """
     row: cython.Py_ssize_t
     rows: cython.Py_ssize_t = len(begins)
     have: cython.longlong = len(data)
@@ -44,6 +48,7 @@ def crc32c_rows(
     source: cython.p_const_uchar = uchars_in(data)
     target: cython.p_uint = uints_out(out)
     with cython.nogil:
+        # Invariant: every span was found to lie in `data` above, and `out` has one element for each.
         for row in range(rows):
             target[row] = crc32c_step(source, begins[row], ends[row])
     return True

@@ -1,6 +1,6 @@
-# The C form of `crc32c_step.py`. The instruction is of SSE 4.2 or of ARMv8.1; whether the
-# processor has it is asked at run time, because the package is compiled for any. Without
-# it the loop is slow and correct, and nobody chooses it.
+# The C form of `crc32c_step.py`, with the CRC-32C instruction of SSE 4.2 or ARMv8.1. On x86
+# its presence is tested at run time, because the wheel is compiled for every processor.
+# Without the instruction the loop over bits is correct but slow; `is_fast` tells callers so.
 
 cdef extern from *:
     """

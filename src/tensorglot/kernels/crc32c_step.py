@@ -1,6 +1,6 @@
-"""The CRC-32C of a span, for the kernel that runs interpreted; `crc32c_step.pxd` is the C form.
+"""The CRC-32C of a span: the form for the interpreted kernel; `crc32c_step.pxd` is the C form.
 
-Never compiled, and slow: the package's function is there for real work.
+Never compiled, and slow: real work uses the crc32c package, because `is_fast` is false here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _POLYNOMIAL = 0x82F6_3B78
 
 
 def crc32c_has_instruction() -> int:
-    """Whether the processor's instruction is used: not by Python."""
+    """Whether the processor's CRC-32C instruction is used: 0, because Python cannot."""
     return 0
 
 

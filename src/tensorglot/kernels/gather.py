@@ -1,7 +1,7 @@
-"""Pieces of one buffer, copied to their places in another.
+"""Copies spans of one buffer to given offsets of another.
 
-Knows only bytes and positions. All of them are checked before the first byte is
-copied, so the loop that copies needs no check and no GIL.
+Knows only bytes and positions. All spans are checked before the first byte is copied,
+so the copying loop needs no check and no GIL.
 """
 
 from __future__ import annotations
@@ -23,7 +23,11 @@ def gather(
     out: cython.uchar[::1],
     offsets: cython.const[cython.longlong][::1],
 ) -> bool:
-    """Copies `sizes` bytes at `begins` of `data` to `offsets` of `out`; False, and nothing, if one lies outside."""
+    """Copies sizes[i] bytes from data[begins[i]:] to out[offsets[i]:], for every row i.
+
+    Returns False, and copies nothing, if the columns differ in length or a span lies
+    outside `data` or `out`.
+    """
     row: cython.Py_ssize_t
     nbytes: cython.longlong
     rows: cython.Py_ssize_t = len(begins)
@@ -33,13 +37,14 @@ def gather(
         return False
     for row in range(rows):
         nbytes = sizes[row]
-        if nbytes < 0 or nbytes > have or nbytes > room:
+        if nbytes < 0 or nbytes > have or nbytes > room:  # so that the differences below are not negative
             return False
         if begins[row] < 0 or begins[row] > have - nbytes or offsets[row] < 0 or offsets[row] > room - nbytes:
             return False
     source: cython.p_const_uchar = uchars_in(data)
     target: cython.p_uchar = uchars_out(out)
     with cython.nogil:
+        # Invariant: every span was found to lie in both buffers above.
         for row in range(rows):
             copy(target, offsets[row], source, begins[row], sizes[row])
     return True

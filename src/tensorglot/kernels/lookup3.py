@@ -1,7 +1,8 @@
-"""Bob Jenkins' hash lookup3 (2006) of bytes, as one number of 32 bits: the checksum of structures of HDF5.
+"""Bob Jenkins' hash lookup3 (2006), 32 bits: the checksum of HDF5's metadata structures.
 
-Three words of state take in twelve bytes at a time. The last one to twelve bytes are
-padded with zeros, and mixed in another way.
+The state is three 32-bit words, into which twelve bytes at a time are mixed. The last one
+to twelve bytes are padded with zeros and go through a different final mix. The rotations
+are those of `mix` and `final` in Jenkins' lookup3.c.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _START = cython.declare(cython.ulonglong, 0xDEAD_BEEF)
 
 
 def lookup3(data: bytes) -> cython.ulonglong:
-    """The hash with the initial value 0."""
+    """The hash of `data`, with the initial value 0."""
     memory: cython.p_const_uchar = data
     at: cython.Py_ssize_t = 0
     left: cython.Py_ssize_t = len(data)
@@ -46,7 +47,7 @@ def lookup3(data: bytes) -> cython.ulonglong:
         b = (b + a) & _MASK
         at += 12
         left -= 12
-    if left == 0:
+    if left == 0:  # only for empty data: the loop leaves 1 to 12 bytes
         return c
     a = (a + little(memory, at, min(left, 4))) & _MASK
     b = (b + little(memory, at + 4, min(max(left - 4, 0), 4))) & _MASK

@@ -1,6 +1,7 @@
-"""Names as spans of a header: decoded when somebody asks for them, found without decoding, told apart by hashes.
+"""Names as spans of a header: decoded on demand, looked up without decoding, checked for duplicates by hash.
 
-The spans come from a scan, which has found them to lie in the header and to be UTF-8.
+The spans come from a header's scan, which guarantees that they lie in the header and are
+valid UTF-8. No function here checks that again.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ else:
     from tensorglot.kernels.primitives import longlongs_of, same, ulonglongs_of, word
 
 _SPREAD = cython.declare(cython.ulonglong, 0x9E37_79B9_7F4A_7C15)
-"""An odd number that carries every bit of a hash to the highest ones."""
+"""2**64 divided by the golden ratio: a product with it carries every bit of a hash into the highest ones."""
 _MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
 _PROBES = cython.declare(cython.int, 64)
-"""After so many steps in a crowded table, assume adversarial collisions."""
+"""After this many probes for one name, assume adversarial collisions. Bounds the cost at 64 probes a name."""
 
 
 def decode(header: bytes, begins: Any, ends: Any) -> list[str]:
-    """The names at these spans."""
+    """The names at header[begins[i]:ends[i]], as text."""
     begin_column: cython.p_const_longlong = longlongs_of(begins)
     end_column: cython.p_const_longlong = longlongs_of(ends)
     row: cython.Py_ssize_t
     begin: cython.Py_ssize_t
     end: cython.Py_ssize_t
     names: list[str] = []
+    # Invariant: `names` has the names of the rows before.
     for row in range(len(begins)):
         begin = begin_column[row]
         end = end_column[row]
@@ -41,13 +43,14 @@ def decode(header: bytes, begins: Any, ends: Any) -> list[str]:
 
 
 def find(header: bytes, begins: Any, ends: Any, name: bytes) -> cython.Py_ssize_t:
-    """The first row of a name, or -1."""
+    """The first row with this name, in UTF-8, or -1."""
     data: cython.p_const_uchar = header
     wanted: cython.p_const_uchar = name
     begin_column: cython.p_const_longlong = longlongs_of(begins)
     end_column: cython.p_const_longlong = longlongs_of(ends)
     nbytes: cython.Py_ssize_t = len(name)
     row: cython.Py_ssize_t
+    # Invariant: no row before has the name. Lengths are compared first: they differ for most rows.
     for row in range(len(begins)):
         if end_column[row] - begin_column[row] == nbytes and same(data, begin_column[row], wanted, 0, nbytes):
             return row
@@ -55,10 +58,11 @@ def find(header: bytes, begins: Any, ends: Any, name: bytes) -> cython.Py_ssize_
 
 
 def may_repeat(header: bytes, begins: Any, ends: Any) -> bool:
-    """Whether two names have one hash, or hashes are so crowded that only a look at the names can tell.
+    """Whether two names may be equal. False is certain; True means that the caller must compare the names.
 
-    A table of open addresses: a slot has one more than a row, or 0. It is at most half
-    full, so a free slot ends every search, and the mask keeps a slot inside.
+    True if two names have the same hash, or if a search takes more than _PROBES steps. A
+    hash table with open addressing and linear probing: a slot has a row's number plus one,
+    or 0 if it is free. At most half of the slots are taken, so every search meets a free one.
     """
     data: cython.p_const_uchar = header
     begin_column: cython.p_const_longlong = longlongs_of(begins)
@@ -78,7 +82,7 @@ def may_repeat(header: bytes, begins: Any, ends: Any) -> bool:
     slot: cython.ulonglong
     row: cython.Py_ssize_t
     probes: cython.int
-    # Invariant: slots has the rows below `row`, at most half of it; slot <= mask.
+    # Invariant: `slots` has the rows before `row`, each with another hash; slot <= mask, so it lies in the table.
     for row in range(count):
         value = values[row] = _hash(data, begin_column[row], end_column[row])
         slot = ((value * _SPREAD) & _MASK) >> shift
@@ -96,11 +100,11 @@ def may_repeat(header: bytes, begins: Any, ends: Any) -> bool:
 @cython.inline
 @cython.exceptval(check=False)
 def _hash(data: cython.p_const_uchar, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.ulonglong:
-    """A hash of the length and of the words of eight bytes; the last may overlap the one before."""
+    """A hash of the length and of each word of eight bytes; the last word may overlap the one before it."""
     hash: cython.ulonglong = end - begin
     rest: cython.ulonglong = 0
     i: cython.Py_ssize_t = begin
-    # A word is read only where all eight of its bytes are below `end`.
+    # Invariant: the words before `i` are in the hash. A word is read only if all eight bytes lie before `end`.
     while i + 8 <= end:
         hash = _mix(hash, word(data, i))
         i += 8

@@ -30,7 +30,7 @@ def _option(*_: object, **__: object) -> Callable[[F], F]:
 
 
 class _NoGil:
-    """A decorator, and a context."""
+    """`@cython.nogil` as a decorator and `with cython.nogil` as a context."""
 
     def __call__(self, function: F) -> F:
         return function

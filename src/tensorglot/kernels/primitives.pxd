@@ -1,7 +1,7 @@
-# The C forms of `primitives.py`, compiled into every kernel that names them. Each has
-# the meaning that its docstring says there; tests compare the two through the kernels.
+# The C forms of `primitives.py`, compiled into every kernel that imports them. The docstrings
+# there are the contract of both forms; tests compare the two through the kernels.
 #
-# None checks a bound. The caller has compared begin and end with the memory it holds.
+# No function checks a bound: the caller has compared every position with its memory.
 
 from cpython.buffer cimport PyBUF_ND, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memchr, memcmp, memcpy
@@ -17,6 +17,7 @@ cdef extern from *:
     #define TENSORGLOT_BIG_ENDIAN 0
     #endif
 
+    /* Loads go through memcpy: the addresses are not aligned, and a cast would be undefined behaviour. */
     static inline unsigned long long tensorglot_bits_at(const unsigned char* data, long long bit) {
         unsigned long long bits;
         memcpy(&bits, data + (bit >> 3), 8);
@@ -103,7 +104,8 @@ cdef inline unsigned int* uints_out(unsigned int[::1] view) noexcept:
 
 
 cdef inline void* _memory(object array, Py_ssize_t itemsize) except? NULL:
-    # Contiguous, or GetBuffer raises. A typed memoryview takes four times as long.
+    # PyBUF_ND raises unless the array is contiguous. A typed memoryview would take four times as long. The pointer
+    # stays valid after the release because kernels hold arrays and bytes, whose memory lives as long as they do.
     cdef Py_buffer view
     PyObject_GetBuffer(array, &view, PyBUF_ND)
     cdef void* memory = view.buf
@@ -188,8 +190,8 @@ cdef inline void copy_run(
     Py_ssize_t nbytes,
     Py_ssize_t stride,
 ) noexcept nogil:
-    # A run of up to `stride` bytes takes the same number of steps as any other, which the processor foresees.
-    # The bytes behind it that are read and written lie before both ends; later runs overwrite them.
+    # Every run of up to `stride` bytes copies exactly `stride` bytes, so that the branch predictor never misses the
+    # loop's end. The excess bytes lie before both ends, and the runs that follow overwrite them.
     cdef Py_ssize_t i
     if nbytes <= stride and stride <= out_end - to and stride <= data_end - at:
         for i in range(0, stride, 32):
@@ -237,7 +239,8 @@ cdef inline long long code_point(const unsigned char* data, Py_ssize_t at, Py_ss
         return INVALID
     following = 1 if first < 0xE0 else 2 if first < 0xF0 else 3
     code = first & (0x3F >> following)
-    # The second byte alone tells overlong forms, surrogates and what is beyond U+10FFFF.
+    # The range of the second byte alone excludes overlong forms, surrogates and code points beyond U+10FFFF
+    # (Unicode Standard, table 3-7).
     if first == 0xE0:
         low = 0xA0
     elif first == 0xED:
@@ -265,6 +268,7 @@ cdef inline Py_ssize_t invalid_utf8(const unsigned char* data, Py_ssize_t begin,
     cdef Py_ssize_t at = begin
     cdef long long code
     while at < end:
+        # Eight bytes of ASCII at once; otherwise one character.
         if end - at >= 8 and word(data, at) & 0x8080808080808080ULL == 0:
             at += 8
             continue
@@ -276,6 +280,7 @@ cdef inline Py_ssize_t invalid_utf8(const unsigned char* data, Py_ssize_t begin,
 
 
 cdef inline bint exceeds(long long count, long long size, long long most) noexcept nogil:
+    # Two factors below 2**31 have a product below 2**62. The division, far slower, is for the rest.
     if count < 0x80000000LL and size < 0x80000000LL:
         return count * size > most
     return size != 0 and count > most // size

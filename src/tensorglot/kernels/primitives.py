@@ -1,16 +1,16 @@
-"""What several kernels need of bytes and numbers, for kernels that run interpreted.
+"""Functions on bytes and numbers that several kernels share: the form for interpreted kernels.
 
 `primitives.pxd` has the C form of each function, which Cython compiles into every
-kernel that names it; this module is the plain Python of the same functions and is
-never compiled. A kernel imports from the one or the other:
+kernel that imports it; this module has the same functions in plain Python and is never
+compiled. A kernel imports from one of the two:
 
     if cython.compiled:
         from cython.cimports.tensorglot.kernels.primitives import *
     else:
         from tensorglot.kernels.primitives import word
 
-In C the memory is a pointer, here a memoryview. No function checks a bound: its caller
-has compared every position with the memory that it holds.
+Memory is a pointer in C and a memoryview here. No function checks a bound: the caller
+has compared every position with the size of its memory.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ import sys
 from typing import Any
 
 INVALID, ENDS = -1, -2
-"""What `code_point` finds instead of a character: bytes that are not UTF-8, or only the beginning of one."""
+"""Results of `code_point` that are not a character: invalid UTF-8, or a valid beginning cut off by `end`."""
 
 
 def uchars_in(view: Any) -> Any:
     """The memory of a contiguous array of unsigned bytes, to be read.
 
-    It lives as long as the array does, so the kernel must hold on to that. Elements of a
-    memoryview are Python's integers, which do not overflow as NumPy's do.
+    The memory lives as long as the array, so the kernel must keep a reference to the array.
+    A memoryview rather than the array itself: its elements are Python integers, which do
+    not overflow as NumPy's do.
     """
     return memoryview(view)
 
@@ -34,36 +35,39 @@ def uchars_in(view: Any) -> Any:
 uchars_out = longlongs_in = longlongs_out = uints_in = uints_out = uchars_in
 """The same for other element types, to be read or written."""
 uchars_of = longlongs_of = ulonglongs_of = uchars_in
-"""The same for arrays that are Python objects: written to only by the kernel that made them."""
+"""The same for arrays that are passed as Python objects; a kernel writes only to those it has made itself."""
 
 
 def bytes_of(data: Any, begin: int, end: int) -> bytes:
-    """A copy of a span."""
+    """A copy of the bytes from `begin` to `end`."""
     return bytes(data[begin:end])
 
 
 def little(data: Any, at: int, nbytes: int) -> int:
-    """`nbytes` bytes as an unsigned number, the lowest byte first."""
+    """`nbytes` bytes, at most 8, as an unsigned little-endian integer."""
     return int.from_bytes(data[at : at + nbytes], "little")
 
 
 def i32(data: Any, at: int) -> int:
-    """Four bytes as a signed number, the lowest byte first."""
+    """Four bytes as a signed little-endian integer."""
     return int.from_bytes(data[at : at + 4], "little", signed=True)
 
 
 def word(data: Any, at: int) -> int:
-    """Eight bytes as a number, in the machine's order."""
+    """Eight bytes as an unsigned integer in the machine's byte order."""
     return int.from_bytes(data[at : at + 8], sys.byteorder)
 
 
 def copy(out: Any, to: int, data: Any, at: int, nbytes: int) -> None:
-    """`nbytes` bytes from `at` of `data` to `to` of `out`."""
+    """Copies data[at : at + nbytes] to out[to : to + nbytes]."""
     out[to : to + nbytes] = data[at : at + nbytes]
 
 
 def copy_run(out: Any, to: int, out_end: int, data: Any, at: int, data_end: int, nbytes: int, stride: int) -> None:
-    """As `copy`, quick for short runs: bytes up to the ends, behind the run, may be read and overwritten, too."""
+    """Like `copy`, but fast for short runs: the C form may copy up to `stride` bytes instead of `nbytes`.
+
+    It stays before `data_end` and `out_end`. So runs must be copied in ascending order of `to`.
+    """
     out[to : to + nbytes] = data[at : at + nbytes]
 
 
@@ -73,7 +77,7 @@ def same(data: Any, at: int, other: Any, other_at: int, nbytes: int) -> bool:
 
 
 def zero_byte(data: Any, begin: int, end: int) -> int:
-    """Where the first zero byte from `begin` on is, or -1."""
+    """The position of the first zero byte from `begin` on, or -1."""
     for at in range(begin, end, 64):
         found = bytes(data[at : min(at + 64, end)]).find(0)
         if found >= 0:
@@ -87,12 +91,12 @@ def is_ascii(data: Any, begin: int, end: int) -> bool:
 
 
 def code_point(data: Any, at: int, end: int) -> int:
-    """The UTF-8 character at `at`, which is before `end`; INVALID or ENDS."""
-    piece = bytes(data[at : min(at + 4, end)])
+    """The code point of the UTF-8 character at `at` < `end`, or INVALID or ENDS."""
+    piece = bytes(data[at : min(at + 4, end)])  # no character is longer
     try:
         return ord(piece.decode("utf-8")[0])
     except UnicodeDecodeError as error:
-        if error.start > 0:
+        if error.start > 0:  # the first character is valid; the error is in the bytes after it
             return ord(piece[: error.start].decode("utf-8")[0])
         return ENDS if error.reason == "unexpected end of data" else INVALID
 
@@ -112,12 +116,12 @@ def invalid_utf8(data: Any, begin: int, end: int) -> int:
 
 
 def exceeds(count: int, size: int, most: int) -> bool:
-    """Whether count × size > most, without computing a product that C could not hold. None is negative."""
+    """Whether count × size > most, without overflow in C. No argument is negative."""
     return size != 0 and count > most // size
 
 
 def bit_length(value: int) -> int:
-    """The bits of a number, without leading zeros."""
+    """The number of bits of `value` without leading zeros; 0 for 0."""
     return value.bit_length()
 
 
@@ -127,5 +131,8 @@ def varint_nbytes(value: int) -> int:
 
 
 def run_stride(nbytes: int, count: int) -> int:
-    """A multiple of 32 within which most of `count` runs end that have `nbytes` together, for `copy_run`."""
+    """The `stride` for `copy_run`: a multiple of 32 that is at least the length of most of `count` runs.
+
+    `nbytes` is the total of their lengths. The value affects only the speed.
+    """
     return 32

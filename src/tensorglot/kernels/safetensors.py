@@ -1,10 +1,10 @@
 """The JSON header of a safetensors file, from bytes to columns and back.
 
-The grammar is fixed, so nothing is nested deeper than it allows and no recursion is
-needed: an object of tensors, each with three fields in any order, and one optional
-object of strings. `scan` walks it once, checks every rule that concerns one tensor,
-and returns columns or the first fault: a code, the byte where the offending value
-begins, and the tensor's row.
+Not a general JSON parser: the grammar is fixed, an object of tensors, each with three
+fields in any order, and one optional object of strings. So nesting is bounded and no
+recursion is needed. `scan` walks the header once, checks every rule that concerns a single
+tensor, and returns columns, or the first fault: a code, the position of the offending
+value, and the tensor's row.
 
 `encode` writes the header in the form of the `safetensors` package.
 """
@@ -57,7 +57,7 @@ LIMIT_NAME = 20
 
 _MAX = cython.declare(cython.ulonglong, 0x7FFF_FFFF_FFFF_FFFF)
 _ENTRY_NBYTES = 44
-"""No tensor takes fewer bytes of the header."""
+"""A lower bound of the bytes of an entry: `"":{"dtype":"","shape":[],"data_offsets":[0,0]}` has 47."""
 
 # The fields of a tensor, as bits.
 _DTYPE = cython.declare(cython.int, 1)
@@ -68,10 +68,11 @@ _OFFSETS = cython.declare(cython.int, 4)
 @cython.final
 @cython.cclass
 class Cursor:
-    """A position in the header, the string found last, and the first fault.
+    """A position in the header, the last string that was found, and the first fault.
 
-    Invariant: position <= size, and a byte is read only where position < size. After a
-    fault nothing is consumed: `peek` and whatever is built on it yield zero.
+    Invariant: position <= size, and a byte is read only at position < size. After a fault
+    nothing is consumed: `peek`, and every method built on it, returns zero. So callers need
+    not check after each call.
     """
 
     header: bytes
@@ -104,7 +105,7 @@ class Cursor:
     @cython.inline
     @cython.exceptval(check=False)
     def peek(self) -> cython.int:
-        """The next byte that is not white space; it is not consumed."""
+        """Skips white space and returns the next byte, which is not consumed; 0 after a fault or at the end."""
         if self.fault == 0 and self.position < self.size and self.data[self.position] > 0x20:
             return self.data[self.position]
         return self.skip_space()
@@ -124,7 +125,7 @@ class Cursor:
     @cython.inline
     @cython.exceptval(check=False)
     def take(self, wanted: cython.int) -> cython.int:
-        """Consumes one byte, which must be this one."""
+        """Consumes the byte `wanted`, which must be next: 1, or 0 and the fault SYNTAX."""
         if self.peek() == wanted:
             self.position += 1
             return 1
@@ -134,7 +135,7 @@ class Cursor:
     @cython.inline
     @cython.exceptval(check=False)
     def ends(self, close: cython.int) -> cython.bint:
-        """Consumes the closing byte if it is next."""
+        """Consumes the closing byte if it is next; returns whether it was."""
         if self.peek() != close:
             return False
         self.position += 1
@@ -143,13 +144,13 @@ class Cursor:
     @cython.cfunc
     @cython.exceptval(check=False)
     def more(self, close: cython.int) -> cython.int:
-        """After an item: a comma (1), or the end or a fault (0)."""
+        """After an item: 1 if a comma follows, which is consumed; 0 at the end of the container or a fault."""
         return 0 if self.ends(close) else self.take(0x2C)
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def string(self) -> cython.int:
-        """Finds a string: the span between its quotes, and whether it has escapes."""
+        """Skips a string and sets `begin` and `end` to the span between its quotes, and `escaped`: 1, or 0."""
         self.escaped = False
         if self.take(0x22) == 0:
             return 0
@@ -165,7 +166,7 @@ class Cursor:
                 return 1
             if byte < 0x20:
                 return self.fail(CONTROL, at)
-            if byte == 0x5C:
+            if byte == 0x5C:  # whatever follows a backslash does not end the string; `text` checks the escape
                 self.escaped = True
                 at += 1
             at += 1
@@ -173,7 +174,7 @@ class Cursor:
 
     @cython.cfunc
     def text(self) -> object:
-        """The string just found, decoded; empty after a fault."""
+        """The string that was just found, decoded; empty after a fault."""
         result: Any
         if self.fault == 0 and not self.escaped and invalid_utf8(self.data, self.begin, self.end) >= 0:
             self.fail(UTF8, self.begin)
@@ -190,13 +191,14 @@ class Cursor:
     @cython.cfunc
     @cython.exceptval(check=False)
     def number(self) -> cython.ulonglong:
-        """A whole number below 2**63, in its only form."""
+        """Reads an integer below 2**63 in plain digits: no sign, fraction, exponent or leading zero."""
         first: cython.int = self.peek()
         start: cython.Py_ssize_t = self.position
         value: cython.ulonglong = 0
         digit: cython.int
         if self.fault != 0:
             return 0
+        # Invariant: `value` is the number of the digits before the position, and at most _MAX.
         while self.position < self.size:
             digit = self.data[self.position] - 0x30
             if digit < 0 or digit > 9:
@@ -212,11 +214,11 @@ class Cursor:
 
 @cython.cfunc
 def _unescape(raw: bytes) -> object:
-    """The text of a string with escapes, or the code of a fault."""
+    """The text of a string with escapes, which are rare, or the code of a fault."""
     text: Any
     try:
         text = json.loads(f'"{raw.decode("utf-8")}"')
-        text.encode("utf-8")  # json accepts half a surrogate pair
+        text.encode("utf-8")  # raises for half a surrogate pair, which json accepts
     except UnicodeDecodeError:
         return UTF8
     except UnicodeEncodeError:
@@ -229,11 +231,12 @@ def _unescape(raw: bytes) -> object:
 @cython.final
 @cython.cclass
 class Columns:
-    """What a scan fills, with a pointer to the memory of each.
+    """The columns that a scan fills, and a pointer to the memory of each.
 
-    Invariant: a tensor takes at least _ENTRY_NBYTES of the header and a dimension two, so
-    the columns have room for as many as the header can hold, and for one that is not complete.
-    A name with escapes is decoded and put behind the header; its span is there.
+    A tensor takes at least _ENTRY_NBYTES bytes of the header and a dimension two, so the
+    columns have room for everything that the header can contain, and for one incomplete
+    entry. A name with escapes is decoded and appended to `behind`, and its span counts as
+    if `behind` followed the header.
     """
 
     codes: Any
@@ -279,9 +282,10 @@ def scan(
     max_rank: cython.longlong,
     max_name: cython.longlong,
 ) -> tuple[Any, ...]:
-    """Fault, byte, row; metadata or None; dtype codes, dims, dim offsets, begins, ends; the names.
+    """Returns (fault, position, row, metadata or None, dtype codes, dims, dim offsets, begins, ends, names).
 
-    The names are a text, which is the header or begins with it, and their begins and ends in it.
+    `names` is (text, begins, ends): spans of a text that begins with the header. With a fault,
+    the columns include the incomplete last row. `bits` has the bits of an element by dtype code.
     """
     cursor: Cursor = Cursor(header)
     columns: Columns = Columns(cursor.size)
@@ -307,13 +311,13 @@ def _scan_entries(
     max_rank: cython.longlong,
     max_name: cython.longlong,
 ) -> object:
-    """Fills the columns and returns the metadata."""
+    """Scans all entries into the columns and returns the metadata, or None."""
     metadata: Any = None
     start: cython.Py_ssize_t
     cursor.take(0x7B)
     if cursor.ends(0x7D):
         return None
-    # Invariant: the position is behind the opening brace or a comma, and the rows before columns.rows are stored.
+    # Invariant: the cursor is before a key, and the rows before columns.rows are stored.
     while cursor.fault == 0:
         cursor.peek()
         start = cursor.position
@@ -341,7 +345,7 @@ def _scan_entries(
 
 @cython.cfunc
 def _keep_name(cursor: Cursor, columns: Columns) -> cython.int:
-    """Keeps the string just found as the name of the next row."""
+    """Stores the string that was just found as the name of the next row."""
     row: cython.Py_ssize_t = columns.rows
     if cursor.fault != 0:
         return 0
@@ -352,7 +356,7 @@ def _keep_name(cursor: Cursor, columns: Columns) -> cython.int:
         columns.name_end[row] = cursor.size + len(columns.behind)
         return 0
     if not is_ascii(cursor.data, cursor.begin, cursor.end):
-        cursor.text()
+        cursor.text()  # only to check that it is UTF-8
     columns.name_begin[row] = cursor.begin
     columns.name_end[row] = cursor.end
     return 0
@@ -401,7 +405,7 @@ def _scan_tensor(
     bits: cython.p_const_uchar,
     max_rank: cython.longlong,
 ) -> cython.int:
-    """One entry. With a fault, the columns of its row are not used."""
+    """Scans one tensor's entry into a row. After a fault, the row's contents are undefined and not used."""
     seen: cython.int = 0
     field: cython.int
     elements: cython.ulonglong = 0
@@ -434,7 +438,7 @@ def _scan_tensor(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _scan_field(cursor: Cursor) -> cython.int:
-    """Which of the three fields comes next."""
+    """Reads a key and returns which of the three fields it is, as a bit; 0 after a fault."""
     cursor.string()
     nbytes: cython.Py_ssize_t = cursor.end - cursor.begin
     if cursor.fault != 0:
@@ -450,7 +454,7 @@ def _scan_field(cursor: Cursor) -> cython.int:
 
 @cython.cfunc
 def _scan_dtype(cursor: Cursor, columns: Columns, dtypes: Any) -> cython.int:
-    """The code of the dtype that comes next. Most tensors have that of the one before them."""
+    """Reads a dtype and returns its code. It is compared with the previous tensor's first: most are equal."""
     cursor.string()
     nbytes: cython.Py_ssize_t = cursor.end - cursor.begin
     if cursor.fault != 0:
@@ -468,9 +472,10 @@ def _scan_dtype(cursor: Cursor, columns: Columns, dtypes: Any) -> cython.int:
 def _scan_shape(
     cursor: Cursor, columns: Columns, row: cython.Py_ssize_t, max_rank: cython.longlong
 ) -> cython.ulonglong:
-    """The dimensions: the number of elements, of which a zero makes none.
+    """Scans the dimensions and returns the number of elements.
 
-    The product of the others must stay below 2**63, too: nobody should have to multiply in a certain order.
+    The product of the dimensions that are not zero must stay below 2**63, so that no reader
+    overflows, in whatever order it multiplies.
     """
     first: cython.longlong = columns.dim_offset[row]
     filled: cython.longlong = first
@@ -481,7 +486,7 @@ def _scan_shape(
     cursor.take(0x5B)
     if cursor.ends(0x5D):
         return 1
-    # Invariant: `product` is that of the dimensions before, zeros left out, and below 2**63.
+    # Invariant: `product` is the product of the dimensions so far that are not zero, and below 2**63.
     while cursor.fault == 0:
         cursor.peek()
         at = cursor.position
@@ -525,7 +530,7 @@ def _check_size(
     bits: cython.ulonglong,
     opening: cython.Py_ssize_t,
 ) -> cython.int:
-    """The offsets span what dtype and shape ask for, in whole bytes."""
+    """Checks that the offsets span exactly the bytes of dtype and shape, and that these are whole bytes."""
     nbytes: cython.longlong = columns.tensor_end[row] - columns.tensor_begin[row]
     if elements > _MAX // bits:
         return cursor.fail(DIMS, opening)
@@ -557,12 +562,14 @@ def encode(
     dim_offsets: Any,
     ends: Any,
 ) -> bytearray:
-    """The header, padded. Tensors are contiguous: each begins where the one before it ends.
+    """The header, padded with spaces to a multiple of 8. Tensors are contiguous, the first begins at 0.
 
-    `metadata` is the entry of the metadata, or empty. Name i is text[text_offsets[i]:text_offsets[i + 1]], with its
-    quotes; the dtype of rank r is dtypes[dtype_offsets[r]:dtype_offsets[r + 1]].
+    `metadata` is the entry of the metadata as JSON, or empty. Name i is
+    text[text_offsets[i]:text_offsets[i + 1]], with its quotes. Tensor i has the dtype with the
+    number ranks[i]: dtypes[dtype_offsets[r]:dtype_offsets[r + 1]] for r = ranks[i].
     """
-    # A number takes at most 19 digits and a comma; the rest of an entry 112 bytes with its two offsets and its dtype.
+    # A dimension takes at most 19 digits and a comma; an entry without name and dimensions at most 112 bytes,
+    # its two offsets and its dtype included.
     buffer: bytearray = bytearray(16 + len(metadata) + len(text) + 112 * len(ranks) + 20 * len(dims))
     out: cython.p_uchar = uchars_of(buffer)
     name: cython.p_const_uchar = uchars_of(text)
@@ -581,7 +588,7 @@ def encode(
     begin: cython.longlong = 0
     out[0] = 0x7B
     position: cython.Py_ssize_t = _put(out, 1, uchars_of(metadata), 0, len(metadata))
-    # Invariant: the entries before `row` end at `position`, and the bound above leaves room for all that follow.
+    # Invariant: the entries before `row` end at `position`, and the bound above leaves room for the rest.
     for row in range(len(ranks)):
         if position > 1:
             out[position] = 0x2C

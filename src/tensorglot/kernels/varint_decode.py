@@ -1,8 +1,8 @@
-"""Varint chains from bytes to columns; `varints` has the vocabulary.
+"""Decodes varint chains from bytes to columns; `varints` defines the opcodes and answers.
 
-A column is memory that the caller lends: bytes, int64 for positions, or uint32 for code
-points. Every run of bytes is compared with the input that is left and every element
-with the column's capacity before it is written. Knows no type and no tensor.
+A column is memory of the caller: bytes, int64 for positions, or uint32 for code points.
+Every read is compared with the input that is left, and every write with the column's
+capacity, before it happens. Knows nothing of types or tensors.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ else:
         varint_nbytes,
     )
 
-# As C numbers: a name of another module would be looked up each time.
+# As C variables: a Python global would be looked up each time.
 _BLOCK = cython.declare(cython.longlong, varints.BLOCK)
 _LIST = cython.declare(cython.longlong, varints.LIST)
 _OPTION = cython.declare(cython.longlong, varints.OPTION)
@@ -53,14 +53,17 @@ _COUNT = cython.declare(cython.int, varints.COUNT)
 _FLAG = cython.declare(cython.int, varints.FLAG)
 _EMPTY = cython.declare(cython.int, varints.EMPTY)
 _UTF8 = cython.declare(cython.int, varints.UTF8)
-_HALF = cython.declare(cython.longlong, 1 << 31)
+_HALF = cython.declare(cython.longlong, 1 << 31)  # two factors below this have a product below 2**62
 _HUGE = cython.declare(cython.longlong, 1 << 62)
 
 
 @cython.final
 @cython.cclass
 class Column:
-    """Memory for things of one kind, filled from the front: 0 <= fill <= capacity."""
+    """Memory for elements of one type, filled from the front. Invariant: 0 <= fill <= capacity, in elements.
+
+    Only one of `data`, `positions` and `codes` is set: that of the memory's dtype.
+    """
 
     memory: Any
     data: cython.p_uchar
@@ -74,7 +77,7 @@ class Column:
         self.capacity = 0
 
     def lend(self, memory: Any, fill: cython.Py_ssize_t) -> None:
-        """Gives the column memory, `fill` of it full."""
+        """Gives the column this memory, whose first `fill` elements are already filled."""
         if memory.dtype == np.uint8:
             self.data = uchars_out(memory)
         elif memory.dtype == np.int64:
@@ -93,11 +96,15 @@ class Column:
 @cython.inline
 @cython.exceptval(check=False)
 def _varint(source: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """The number at `at`, or a fault. Nine bytes hold 63 bits, so the shift stays below 63."""
+    """The varint (LEB128) at `at`, below 2**63, or one of the faults _LONG, _PADDED and _ENDS.
+
+    Only the shortest form is accepted, so that equal values have equal bytes.
+    """
     value: cython.longlong = 0
     byte: cython.longlong
     shift: cython.int = 0
-    # Invariant: `value` has the `shift` bits of the bytes before `at`; shift < 63, so it is not negative.
+    # Invariant: `value` has the `shift` bits of the bytes before `at`. Nine bytes hold 63 bits: the value stays
+    # positive as long as shift < 63.
     while at < end:
         byte = source[at]
         if byte < 128:
@@ -115,10 +122,10 @@ def _varint(source: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_
 @cython.final
 @cython.cclass
 class Decoder:
-    """One value on its way from bytes to columns.
+    """Decodes one value of a program's type into columns.
 
-    Invariant: at <= end, where the source ends. `top` is at most one less than the depth of
-    the program, which the stack has room for, since a child is pushed above its parent only.
+    Invariant: at <= end, the end of the source. A child is pushed only above its parent, so
+    `top` stays below the depth of the program's tree, for which the stack has room.
     """
 
     program: Any
@@ -174,14 +181,18 @@ class Decoder:
     def run(
         self, source: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, beyond: cython.longlong
     ) -> tuple[int, int]:
-        """Goes on at `at` of the source, behind which lie `beyond` bytes more, until it is done or needs something."""
+        """Resumes at position `at` of `source` until the value is complete or something is needed.
+
+        `beyond` is the number of input bytes after the source. Counts are checked against both,
+        so that a list longer than the whole input is refused before memory is asked for.
+        """
         answer: cython.int = 0
         self.source = uchars_in(source)
         self.at = at
         self.end = len(source)
         self.beyond = beyond
-        # Invariant: the frames 0 to `top` are open, each with the values of its node that are still to be read;
-        # everything before `at` is decoded. It is where a call for more input goes on.
+        # Invariant: the frames 0 to `top` are open, each with the number of values still to be read; everything before
+        # `at` is decoded, so the next run resumes there.
         while answer == 0 and self.top >= 0:
             if self.counts[self.top] == 0:
                 self.top -= 1
@@ -191,7 +202,7 @@ class Decoder:
 
     @cython.cfunc
     def step(self, node: cython.Py_ssize_t) -> cython.int:
-        """As many values of the node as input and room are there for: 0, or an answer."""
+        """Decodes values of the innermost frame while input and room suffice: 0, or an answer."""
         op: cython.longlong = self.ops[node]
         if op == _BLOCK:
             return self.block(node)
@@ -213,6 +224,7 @@ class Decoder:
     @cython.inline
     @cython.exceptval(check=False)
     def push(self, node: cython.Py_ssize_t, count: cython.longlong) -> cython.void:
+        """Opens a frame for `count` values of a node. The caller has checked that `count` × size does not overflow."""
         self.top += 1
         self.stack[self.top] = node
         self.counts[self.top] = count * self.sizes[node] if self.ops[node] == _BLOCK else count
@@ -227,6 +239,7 @@ class Decoder:
     @cython.cfunc
     @cython.exceptval(check=False)
     def grow(self, node: cython.Py_ssize_t, need: cython.longlong) -> cython.int:
+        """Asks the caller for room for at most `need` more elements of the node's column."""
         self.wanted = self.column_of[node]
         self.need = need
         return _GROW
@@ -234,7 +247,10 @@ class Decoder:
     @cython.cfunc
     @cython.inline
     def take_block(self, node: cython.Py_ssize_t) -> cython.bint:
-        """Copies one value of a BLOCK if input and room are there for all of it."""
+        """Copies one value of a BLOCK if input and room suffice for all of it; returns whether it did.
+
+        Saves the push of a frame for the common case; otherwise the caller pushes one.
+        """
         nbytes: cython.longlong = self.sizes[node]
         column: Column = self.column(node)
         if nbytes > self.end - self.at or nbytes > column.capacity - column.fill:
@@ -246,6 +262,7 @@ class Decoder:
 
     @cython.cfunc
     def block(self, node: cython.Py_ssize_t) -> cython.int:
+        """Copies as many bytes of a BLOCK as input and room allow; a value may be cut."""
         column: Column = self.column(node)
         left: cython.longlong = self.counts[self.top]
         nbytes: cython.longlong = min(left, self.end - self.at)
@@ -262,7 +279,10 @@ class Decoder:
 
     @cython.cfunc
     def lists(self, node: cython.Py_ssize_t) -> cython.int:
-        """Counts, each with the position where its list ends; the elements of one are pushed and come next."""
+        """Decodes the lengths of lists, and stores the end of each among the elements of the child.
+
+        Stops at a list with elements: these are pushed, and come next in the input.
+        """
         offsets: Column = self.column(node)
         child: cython.Py_ssize_t = self.child_of[node]
         charge: cython.longlong = self.charge[child]
@@ -270,8 +290,9 @@ class Decoder:
         count: cython.longlong
         if self.ops[child] == _BLOCK and charge == 0:
             self.runs(node, child)
-        # Invariant: offsets.fill >= 1, since the column begins with a zero; a turn writes at fill < capacity. The count
-        # was compared with the bytes that are left before it is charged or pushed.
+        # Invariant: offsets.fill >= 1, because the column begins with a zero; a turn writes only at fill < capacity.
+        # `exceeds` bounds the count by the input that is left, so a push cannot overflow. Elements of no bytes are
+        # not bounded by the input: they are charged against a budget of the caller.
         while self.top == frame and self.counts[frame] > 0:
             if offsets.fill == offsets.capacity:
                 return self.grow(node, self.counts[frame])
@@ -293,10 +314,9 @@ class Decoder:
 
     @cython.cfunc
     def runs(self, node: cython.Py_ssize_t, child: cython.Py_ssize_t) -> cython.int:
-        """Lists of a BLOCK, as long as input and room are there for whole ones; `lists` does what is left.
+        """Fast path of `lists` if the elements are a BLOCK: decodes complete lists while input and room suffice.
 
-        Each turn has nbytes <= end - head and nbytes <= room - fill before it copies, and
-        i < stop <= the capacity of the offsets, which begin with a zero that is there already.
+        Leaves every other case, faults included, to `lists`.
         """
         offsets: Column = self.column(node)
         elements: Column = self.column(child)
@@ -317,6 +337,8 @@ class Decoder:
         nbytes: cython.longlong
         if size >= _HALF:  # so that count * size cannot overflow
             return 0
+        # Invariant: the lists before `i` are in both columns, `at` is the length of the next. A turn copies only if
+        # nbytes <= end - head and nbytes <= room - fill, and writes positions[i] with i < stop <= capacity.
         while i < stop and at < end:
             count = source[at]
             head = at + 1
@@ -342,7 +364,7 @@ class Decoder:
 
     @cython.cfunc
     def options(self, node: cython.Py_ssize_t) -> cython.int:
-        """Flags, each with the position of its value among those present, or -1."""
+        """Decodes the flags of options, and stores for each the index of its value among those present, or -1."""
         index: Column = self.column(node)
         child: cython.Py_ssize_t = self.child_of[node]
         frame: cython.Py_ssize_t = self.top
@@ -351,7 +373,7 @@ class Decoder:
         whole: cython.bint = self.ops[child] == _BLOCK
         flag: cython.int
         answer: cython.int = 0
-        # Invariant: at <= end and fill <= capacity; `present` counts the values of all positions written.
+        # Invariant: at <= end and fill <= capacity; `present` is the number of flags so far that are 1.
         while left > 0:
             if index.fill == index.capacity:
                 answer = self.grow(node, left)
@@ -377,14 +399,14 @@ class Decoder:
 
     @cython.cfunc
     def sequence(self, node: cython.Py_ssize_t) -> cython.int:
-        """One child after the other; the phase says which is next."""
+        """Decodes one value of each child in turn; `phases` of the frame is the next child's number."""
         frame: cython.Py_ssize_t = self.top
         arity: cython.longlong = self.arity[node]
         first: cython.Py_ssize_t = self.child_of[node]
         left: cython.longlong = self.counts[frame]
         phase: cython.longlong = self.phases[frame]
         child: cython.Py_ssize_t
-        # Invariant: 0 <= phase <= arity; the first `phase` children of the present value are decoded or on the stack.
+        # Invariant: 0 <= phase <= arity; the first `phase` children of the current value are decoded or pushed.
         while left > 0:
             if phase == arity:
                 phase = 0
@@ -402,6 +424,7 @@ class Decoder:
     @cython.cfunc
     @cython.exceptval(check=False)
     def repeat(self, node: cython.Py_ssize_t) -> cython.int:
+        """Replaces `count` values of a REPEAT by count × size values of its child; its frame is finished."""
         count: cython.longlong = self.counts[self.top]
         if exceeds(count, self.sizes[node], _HUGE):
             return _COUNT
@@ -411,11 +434,12 @@ class Decoder:
 
     @cython.cfunc
     def chars(self, node: cython.Py_ssize_t) -> cython.int:
+        """Decodes characters to code points."""
         column: Column = self.column(node)
         left: cython.longlong = self.counts[self.top]
         code: cython.longlong
         answer: cython.int = 0
-        # Invariant: at <= end and fill <= capacity; `code_point` reads no byte at or behind `end`.
+        # Invariant: at <= end and fill <= capacity; `code_point` reads only before `end`.
         while left > 0:
             if column.fill == column.capacity:
                 answer = self.grow(node, left)
@@ -432,16 +456,16 @@ class Decoder:
         return answer
 
     def request(self) -> tuple[int, int]:
-        """The column that GROW is about and what it needs at most, or that HELP is about."""
+        """After GROW: the column, and the most elements that it needs. After HELP: the column of the BOX."""
         return self.wanted, self.need
 
     def remaining(self) -> Any:
-        """The number of bytes that are still to come, at least."""
+        """The least number of bytes that the rest of the value takes."""
         frame: cython.Py_ssize_t
         phase: cython.longlong
         node: cython.Py_ssize_t
         total: Any = 0
-        # Invariant: `total` is the least size of what the frames before still need.
+        # Invariant: `total` is the least size of what the outer frames still need.
         for frame in range(self.top + 1):
             node = self.stack[frame]
             if self.counts[frame] == 0:

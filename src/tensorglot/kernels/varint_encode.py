@@ -1,8 +1,8 @@
-"""Varint chains from columns to bytes; `varints` has the vocabulary.
+"""Encodes varint chains from columns to bytes; `varints` defines the opcodes and answers.
 
-A list or an option may point anywhere: whatever a row of a column says is compared with
-the number of values that its child has before one of them is read. Measuring walks the
-same way, writes nothing and has no end. Knows no type and no tensor.
+Columns are not trusted: the positions of lists and options are compared with the number
+of values of their child before a value is read. A measuring run takes the same walk but
+writes nothing and has unlimited room. Knows nothing of types or tensors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ else:
         varint_nbytes,
     )
 
-# As C numbers: a name of another module would be looked up each time.
+# As C variables: a Python global would be looked up each time.
 _BLOCK = cython.declare(cython.longlong, varints.BLOCK)
 _LIST = cython.declare(cython.longlong, varints.LIST)
 _OPTION = cython.declare(cython.longlong, varints.OPTION)
@@ -52,7 +52,7 @@ _HUGE = cython.declare(cython.longlong, 1 << 62)
 @cython.final
 @cython.cclass
 class Given:
-    """A column to encode, which nobody writes to."""
+    """A column to encode. Only one of `data`, `positions` and `codes` is set: that of the memory's dtype."""
 
     memory: Any
     data: cython.p_const_uchar
@@ -86,6 +86,7 @@ def _put_varint(out: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlo
 def _put_code_point(
     out: cython.p_uchar, at: cython.Py_ssize_t, code: cython.longlong, nbytes: cython.Py_ssize_t
 ) -> cython.void:
+    """Writes a code point as UTF-8; `nbytes` is its `code_point_nbytes`."""
     i: cython.Py_ssize_t
     if nbytes == 1:
         out[at] = code
@@ -93,25 +94,25 @@ def _put_code_point(
     for i in range(nbytes - 1, 0, -1):
         out[at + i] = 0x80 | (code & 0x3F)
         code >>= 6
-    out[at] = ((0xF00 >> nbytes) & 0xFF) | code
+    out[at] = ((0xF00 >> nbytes) & 0xFF) | code  # `nbytes` leading ones, then the rest of the code point
 
 
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
 def _outside(begin: cython.longlong, count: cython.longlong, limit: cython.longlong) -> cython.bint:
-    """Whether values from `begin` on are not all below `limit`, without a sum that might overflow."""
+    """Whether some of the `count` values from `begin` on do not lie in 0 to `limit`, without overflow."""
     return begin < 0 or count < 0 or count > limit or begin > limit - count
 
 
 @cython.final
 @cython.cclass
 class Encoder:
-    """One value on its way from columns to bytes.
+    """Encodes one value of a program's type from columns.
 
-    `limits` has the number of values that the columns of each node have. Invariant: a frame's
-    values from `begins` on, `counts` of them, are among those; at <= end, where the output
-    ends. `top` is at most one less than the depth of the program, as in `Decoder`.
+    `limits` has, for each node, the number of values in its columns. Invariant: the values
+    begins[frame] to begins[frame] + counts[frame] of a frame are among them; at <= end, the
+    end of the output; `top` stays below the depth of the program's tree, as in `Decoder`.
     """
 
     program: Any
@@ -159,19 +160,19 @@ class Encoder:
         self.wanted = self.box = 0
 
     def start(self) -> Any:
-        """Puts the root on the stack."""
+        """Opens the root's frame: 0, or _RANGE. To be called before each encoding or measuring."""
         self.top = -1
         return self.push(0, 0, 1)
 
     def run(self, out: cython.uchar[::1], measuring: cython.bint) -> tuple[int, int]:
-        """Goes on at the start of `out` until it is done, or needs more room, or help."""
+        """Continues the encoding, writing from the start of `out`, until it is complete or needs room or help."""
         answer: cython.int = 0
         self.out = uchars_out(out)
         self.at = 0
         self.measuring = measuring
         self.end = _HUGE if measuring else len(out)
-        # Invariant: the frames 0 to `top` are open, each with the values of its node that are still to be written;
-        # at <= end, and everything before `at` is final. It is where a call with new room goes on.
+        # Invariant: the frames 0 to `top` are open, each with the values still to be written; at <= end, and the
+        # bytes before `at` are final.
         while answer == 0 and self.top >= 0:
             if self.counts[self.top] == 0:
                 self.top -= 1
@@ -181,7 +182,7 @@ class Encoder:
 
     @cython.cfunc
     def step(self, node: cython.Py_ssize_t) -> cython.int:
-        """As many values of the node as there is room for: 0, or an answer."""
+        """Encodes values of the innermost frame while there is room: 0, or an answer."""
         op: cython.longlong = self.ops[node]
         if op == _BLOCK:
             return self.block(node)
@@ -207,7 +208,7 @@ class Encoder:
     @cython.inline
     @cython.exceptval(check=False)
     def push(self, node: cython.Py_ssize_t, begin: cython.longlong, count: cython.longlong) -> cython.int:
-        """Opens `count` values of a node from `begin` on, if the node has them."""
+        """Opens a frame for `count` values of a node from `begin` on: 0, or _RANGE if the node lacks them."""
         size: cython.longlong = self.sizes[node] if self.ops[node] == _BLOCK else 1
         if _outside(begin, count, self.limits[node]):
             return _RANGE
@@ -227,7 +228,7 @@ class Encoder:
     @cython.cfunc
     @cython.inline
     def put_block(self, node: cython.Py_ssize_t, begin: cython.longlong) -> cython.bint:
-        """Writes one value of a BLOCK if it exists and there is room for all of it."""
+        """Writes one value of a BLOCK if it exists and there is room for all of it; returns whether it did."""
         nbytes: cython.longlong = self.sizes[node]
         if _outside(begin, 1, self.limits[node]) or nbytes > self.end - self.at:
             return False
@@ -238,6 +239,7 @@ class Encoder:
 
     @cython.cfunc
     def block(self, node: cython.Py_ssize_t) -> cython.int:
+        """Copies as many bytes of a BLOCK as there is room for; a value may be cut."""
         left: cython.longlong = self.counts[self.top]
         nbytes: cython.longlong = min(left, self.end - self.at)
         if nbytes == 0:
@@ -251,7 +253,7 @@ class Encoder:
 
     @cython.cfunc
     def lists(self, node: cython.Py_ssize_t) -> cython.int:
-        """Counts; the elements of one are pushed and come next."""
+        """Encodes the lengths of lists. Stops at a list with elements: these are pushed, and come next."""
         starts: cython.p_const_longlong = self.column(self.column_of[node]).positions
         stops: cython.p_const_longlong = self.column(self.other_of[node]).positions
         child: cython.Py_ssize_t = self.child_of[node]
@@ -263,7 +265,7 @@ class Encoder:
             self.measure_runs(child, starts, stops)
         elif self.ops[child] == _BLOCK:
             self.runs(child, starts, stops)
-        # Invariant: row i is among the node's, as `push` has found; a count is written where it fits before `end`.
+        # Invariant: row i exists, because `push` has checked it; a count is written only if it fits before `end`.
         while answer == 0 and self.top == frame and self.counts[frame] > 0:
             i = self.begins[frame]
             count = stops[i] - starts[i]
@@ -284,23 +286,24 @@ class Encoder:
     def runs(
         self, child: cython.Py_ssize_t, starts: cython.p_const_longlong, stops: cython.p_const_longlong
     ) -> cython.int:
-        """Lists of a BLOCK, as long as there is room for whole ones; `lists` does what is left.
+        """Fast path of `lists` if the elements are a BLOCK: encodes complete lists while there is room.
 
-        `end` leaves room for the nine bytes that a count can take, and each turn has nbytes
-        <= end - at; the elements from `begin` on were found to exist.
+        Leaves every other case, faults included, to `lists`.
         """
         out: cython.p_uchar = self.out
         data: cython.p_const_uchar = self.column(self.column_of[child]).data
         size: cython.longlong = self.sizes[child]
         limit: cython.longlong = self.limits[child]
         at: cython.longlong = self.at
-        end: cython.longlong = self.end - 9
+        end: cython.longlong = self.end - 9  # a length takes at most nine bytes
         i: cython.longlong = self.begins[self.top]
         stop: cython.longlong = i + self.counts[self.top]
         stride: cython.Py_ssize_t = run_stride(limit * size, stop - i)
         begin: cython.longlong
         count: cython.longlong
         nbytes: cython.longlong
+        # Invariant: the lists before `i` end at `at` <= self.end. A turn writes only if the elements exist, and the
+        # nine bytes and nbytes <= end - at fit.
         while i < stop and at < end:
             begin = starts[i]
             count = stops[i] - begin
@@ -328,7 +331,7 @@ class Encoder:
     def measure_runs(
         self, child: cython.Py_ssize_t, starts: cython.p_const_longlong, stops: cython.p_const_longlong
     ) -> cython.void:
-        """The bytes of lists of a BLOCK, up to one that points outside its elements, or beyond all sizes."""
+        """Adds up the sizes of lists of a BLOCK, up to one whose elements do not exist or whose size overflows."""
         limit: cython.longlong = self.limits[child]
         i: cython.longlong = self.begins[self.top]
         stop: cython.longlong = i + self.counts[self.top]
@@ -352,7 +355,7 @@ class Encoder:
 
     @cython.cfunc
     def options(self, node: cython.Py_ssize_t) -> cython.int:
-        """A flag for each position, and the value where it is not -1."""
+        """Encodes options: for each position a flag, and the value at that position unless it is negative."""
         positions: cython.p_const_longlong = self.column(self.column_of[node]).positions
         child: cython.Py_ssize_t = self.child_of[node]
         frame: cython.Py_ssize_t = self.top
@@ -361,7 +364,7 @@ class Encoder:
         whole: cython.bint = self.ops[child] == _BLOCK
         begin: cython.longlong
         answer: cython.int = 0
-        # Invariant: row i is among the node's; at < end before a flag is written, and `put_block` compares for itself.
+        # Invariant: row i exists; a flag is written only at at < end, and `put_block` checks its own bounds.
         while i < end:
             begin = positions[i]
             if self.at == self.end:
@@ -380,7 +383,7 @@ class Encoder:
 
     @cython.cfunc
     def sentinels(self, node: cython.Py_ssize_t) -> cython.int:
-        """The value at each position, or the bytes that stand for a missing one."""
+        """Encodes the value at each position, or the sentinel's bytes if the position is negative."""
         positions: cython.p_const_longlong = self.column(self.column_of[node]).positions
         sentinel: cython.p_const_uchar = self.column(self.other_of[node]).data
         child: cython.Py_ssize_t = self.child_of[node]
@@ -389,7 +392,8 @@ class Encoder:
         i: cython.longlong = self.begins[frame]
         end: cython.longlong = i + self.counts[frame]
         answer: cython.int = 0
-        # Invariant: the positions before `i` are written, and at <= end.
+        # Invariant: the values of the positions before `i` are written, and at <= end. Room was compared before
+        # `put_block`, so that can only fail because the value does not exist.
         while i < end:
             if size > self.end - self.at:
                 answer = _MORE
@@ -408,7 +412,7 @@ class Encoder:
 
     @cython.cfunc
     def sequence(self, node: cython.Py_ssize_t) -> cython.int:
-        """One child after the other; the phase says which is next."""
+        """Encodes one value of each child in turn; `phases` of the frame is the next child's number."""
         frame: cython.Py_ssize_t = self.top
         arity: cython.longlong = self.arity[node]
         first: cython.Py_ssize_t = self.child_of[node]
@@ -417,7 +421,7 @@ class Encoder:
         phase: cython.longlong = self.phases[frame]
         child: cython.Py_ssize_t
         answer: cython.int = 0
-        # Invariant: the sequences before `i`, and the first `phase` children of the next, are written or pushed.
+        # Invariant: the sequences before `i`, and the first `phase` children of sequence `i`, are written or pushed.
         while i < end:
             if phase == arity:
                 phase = 0
@@ -436,6 +440,7 @@ class Encoder:
     @cython.cfunc
     @cython.exceptval(check=False)
     def repeat(self, node: cython.Py_ssize_t) -> cython.int:
+        """Replaces `count` values of a REPEAT by count × size values of its child; its frame is finished."""
         begin: cython.longlong = self.begins[self.top]
         count: cython.longlong = self.counts[self.top]
         if exceeds(begin + count, self.sizes[node], _HUGE):
@@ -445,6 +450,7 @@ class Encoder:
 
     @cython.cfunc
     def chars(self, node: cython.Py_ssize_t) -> cython.int:
+        """Encodes code points as UTF-8."""
         codes: cython.p_const_uint = self.column(self.column_of[node]).codes
         i: cython.longlong = self.begins[self.top]
         end: cython.longlong = i + self.counts[self.top]
@@ -470,5 +476,5 @@ class Encoder:
         return answer
 
     def request(self) -> tuple[int, int]:
-        """The column of boxes that HELP is about, and which of them."""
+        """After HELP: the column of boxes, and the index of the box in it."""
         return self.wanted, self.box

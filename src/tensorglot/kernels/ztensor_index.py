@@ -1,7 +1,8 @@
-"""The index of zTensor 0.1, from columns to CBOR: the texts that repeat come encoded, and a loop concatenates them.
+"""Writes the index of zTensor 0.1, from columns to CBOR.
 
-The form is that of the packages 0.1.0 to 0.1.4: a map of indefinite length for each
-tensor, its keys in their order, integers in their shortest form.
+The caller passes recurring texts already encoded; a loop concatenates them. The form is
+that of the packages ztensor 0.1.0 to 0.1.4: a map of indefinite length for each tensor,
+the keys in the package's order, integers in their shortest form.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def encode_entries(
 ) -> bytearray:
     """The index of version 0.1, from CBOR texts and columns.
 
-    Name i is names[name_offsets[i]:name_offsets[i + 1]]. `dtypes` has the element types by
-    code, `fields` the pairs from the key `encoding` on of each entry, and `tails` more of them,
-    one behind the other, of one size for all entries.
+    Name i is names[name_offsets[i]:name_offsets[i + 1]]. `dtypes` has the name of each element
+    type as CBOR text, by code. `fields` has, for each entry, the CBOR of its pairs from the key
+    `encoding` on. `tails` has further pairs: the same number of bytes for every entry, concatenated.
     """
     types: list[bytes] = [b"\x65dtype" + text + b"\x66layout\x65dense\x65shape" for text in dtypes]
     buffer: bytearray = bytearray(_bound(names, name_offsets, types, dims, offsets, sizes, fields) + len(tails))
@@ -60,7 +61,8 @@ def encode_entries(
     row: cython.Py_ssize_t
     i: cython.Py_ssize_t
     position: cython.Py_ssize_t = _put_head(out, 0, _ARRAY, len(codes))
-    # Invariant: every `copy` has room, because the bound counts each head as the longest one.
+    # Invariant: the entries before `row` end at `position`. Every `copy` has room, because `_bound` counts the longest
+    # head of each column for every entry.
     for row in range(len(codes)):
         copy(out, position, name_key, 0, 6)
         nbytes = name_offset[row + 1] - name_offset[row]
@@ -87,7 +89,7 @@ def encode_entries(
 
 
 def _bound(names: bytes, name_offsets: Any, types: Any, dims: Any, offsets: Any, sizes: Any, fields: Any) -> int:
-    """The most bytes that an index can have. Not far above the real size: unused memory still costs page faults."""
+    """An upper bound of the index's size in bytes. A tight one: unused memory still costs page faults."""
     columns = (np.diff(name_offsets), offsets, sizes)
     heads = sum(_head_nbytes(int(column.max(initial=0))) for column in columns) + _head_nbytes(len(dims))
     entry = len(b"\xbf\x64name\x66offset\x64size\xff") + heads + max(map(len, types), default=0)
@@ -96,7 +98,7 @@ def _bound(names: bytes, name_offsets: Any, types: Any, dims: Any, offsets: Any,
 
 
 def _head_nbytes(number: int) -> int:
-    """How many bytes a head takes."""
+    """The size of the shortest CBOR head with this argument."""
     for most, nbytes in ((23, 1), (0xFF, 2), (0xFFFF, 3), (0xFFFF_FFFF, 5)):
         if number <= most:
             return nbytes
@@ -115,7 +117,7 @@ def _put(out: cython.p_uchar, position: cython.Py_ssize_t, data: bytes) -> cytho
 def _put_head(
     out: cython.p_uchar, position: cython.Py_ssize_t, major: cython.int, value: cython.longlong
 ) -> cython.Py_ssize_t:
-    """The shortest head."""
+    """Writes the shortest CBOR head and returns the position after it."""
     width: cython.int
     i: cython.int
     if value < 24:

@@ -1,8 +1,8 @@
 """An archive is an index bound to a source: a read-only mapping from names to tensors.
 
-A tensor is made when it is looked up, and reads when its values are needed. Writers take
+A Tensor is made when it is looked up, and reads when its values are needed. Writers use
 rows instead: their bytes as spans to copy, or decoded in bounded memory. Knows no format;
-how to reopen the file in another process is passed to it.
+the function that reopens the file in another process is passed to it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ __all__ = ["Archive", "Verifier"]
 
 
 _GAP_NBYTES = 8 << 10
-"""Rows with less than this between them are read at once."""
+"""Rows with gaps up to this size between them are read together."""
 _ROWS_AT_ONCE = 2048
-"""Rows that are read and written together: views of more of them would outlive collections of garbage."""
+"""Rows that are read and written together. Views of more rows would survive the garbage collector's young generations,
+which then takes longer."""
 TIED_NBYTES = 4096
-"""From here on arrays in memory are compared by their addresses."""
+"""Arrays in memory from this size on are compared by address to find ties."""
 
 
 class Verifier(Protocol):
@@ -58,11 +59,14 @@ class Verifier(Protocol):
         ...
 
     def check(self, index: Index, row: int, source: Source, tensor: str) -> Check | None:
-        """The check of the payload of a row; None where there is nothing to compare."""
+        """The check for the payload of a row; None if there is nothing to compare."""
         ...
 
     def compare(self, index: Index, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]) -> None:
-        """Compares the checksums of raw rows with their bytes, which stop at `stops`. Remembers nothing."""
+        """Compares the checksums of raw rows with their concatenated bytes; row i ends at stops[i].
+
+        Does not remember that they passed.
+        """
         ...
 
 
@@ -86,7 +90,7 @@ class Archive(Mapping[str, Tensor]):
         self.source = source
         self.limits = limits
         self.verifier = verifier
-        """None: no checksum is compared."""
+        """None if no checksums are compared."""
         self._reopen = reopen
         self._asked = False
 
@@ -97,12 +101,12 @@ class Archive(Mapping[str, Tensor]):
 
     @property
     def metadata(self) -> Mapping[str, Any] | None:
-        """The metadata of the whole file; None where the file has none."""
+        """The metadata of the whole file; None if the file has none."""
         return self.index.metadata
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What is unusual about the file, though valid."""
+        """What is valid but unusual about the file."""
         return tuple(self.index.notes)
 
     @property
@@ -147,7 +151,7 @@ class Archive(Mapping[str, Tensor]):
         return self.tensor_at(position)
 
     def _position(self, name: str) -> int | None:
-        """The first lookup scans the names: faster than building a dictionary of them."""
+        """The position of a name. The first lookup scans the names, which is faster than building a dictionary."""
         names, again = self.index.names, self._asked
         self._asked = True
         if again or not isinstance(names, Names):
@@ -172,7 +176,7 @@ class Archive(Mapping[str, Tensor]):
         )
 
     def array_type(self, name: str) -> tuple[tuple[int, ...], np.dtype[Any] | None]:
-        """The shape and dtype of a tensor, as it has them itself, without making it."""
+        """The `shape` and `dtype` of a tensor, without making the Tensor if possible."""
         index = self.index
         if not index.plain or name not in index.positions:
             return self[name].shape, self[name].dtype
@@ -180,7 +184,7 @@ class Archive(Mapping[str, Tensor]):
         return index.shapes[row], TABLE[index.dtypes[row]].numpy
 
     def part(self, row: int, name: str) -> Part:
-        """One row, which belongs to the tensor of that name."""
+        """The Part of a row, which belongs to the tensor `name`."""
         index = self.index
         return Part(
             index.dtype(row),
@@ -193,7 +197,7 @@ class Archive(Mapping[str, Tensor]):
         )
 
     def payload(self, row: int, name: str) -> Payload:
-        """Where the bytes of a row are."""
+        """The payload of a row, which belongs to the tensor `name`."""
         index = self.index
         held = None if index.payloads is None else index.payloads[row]
         if held is not None:
@@ -209,9 +213,10 @@ class Archive(Mapping[str, Tensor]):
         return Encoded(source, begin, end, index.decoded_nbytes[row], codec, name, self.limits, check)
 
     def chunks(self, rows: NDArray[np.int64], pads: Sequence[bytes] | None = None) -> Iterator[Chunk]:
-        """The decoded, little-endian bytes of rows one after the other: in bounded memory, or as spans to copy.
+        """The decoded, little-endian bytes of rows in the given order: in bounded memory, or as spans to copy.
 
-        `pads` are bytes before each row.
+        `pads` has bytes to put before each row. Small rows are joined, in the fastest way that
+        applies: arrays in memory, adjacent rows of the file by one read, close rows by few reads.
         """
         listed, payloads = rows.tolist(), self.index.payloads
         ends = np.cumsum(self.index.nbytes[rows])
@@ -237,10 +242,10 @@ class Archive(Mapping[str, Tensor]):
                     yield close[i - a]
 
     def _read_run(self, rows: NDArray[np.int64]) -> memoryview | None:
-        """The bytes of raw rows that lie one after the other in the archive's file and have no checksums to compare.
+        """The bytes of raw rows that are adjacent in the archive's file and have no checksums to compare.
 
-        None for others. An object for each of many small rows would cost more than copying
-        them, and the garbage collector's time grows with their number.
+        None if a row is not like that. One object for all rows, because an object for each would
+        cost more than copying them, and the garbage collector's time grows with their number.
         """
         index, source = self.index, self.source
         if source is None or index.payloads is not None or index.codecs or index.big_endian or index.sources:
@@ -253,7 +258,7 @@ class Archive(Mapping[str, Tensor]):
         return source.read(int(begins[0]), int(ends[-1] - begins[0]))
 
     def read_rows(self, rows: NDArray[np.int64]) -> list[memoryview] | None:
-        """The bytes of each of some small raw rows; None as for `join_rows`."""
+        """The bytes of each of these small raw rows; None in the cases of `join_rows`."""
         index = self.index
         if index.payloads is not None:
             held = self._arrays(rows)
@@ -263,10 +268,10 @@ class Archive(Mapping[str, Tensor]):
         return None if joined is None else [joined[begin:end] for begin, end in pairwise([0, *ends])]
 
     def join_rows(self, rows: NDArray[np.int64]) -> memoryview | None:
-        """The bytes of small raw rows one behind the other, in few reads, compared with their checksums.
+        """The concatenated bytes of small raw rows, by few reads, compared with their checksums.
 
-        None if one of them is encoded, big-endian or not an array in memory, or if a file is
-        truncated or closed: reading them one by one names the tensor.
+        None if a row is encoded, big-endian, or in memory but not an array, or if a file is
+        truncated or closed: then the caller reads rows one by one, whose errors name the tensor.
         """
         index = self.index
         if index.payloads is not None:
@@ -305,10 +310,10 @@ class Archive(Mapping[str, Tensor]):
 
     def by_source(self, rows: NDArray[np.int64]) -> list[tuple[Source, NDArray[np.int64]]]:
         """The files of the archive, and the positions in `rows` of the rows in each."""
-        own, sources = self.source, self.index.sources  # may be closed meanwhile
+        own, sources = self.source, self.index.sources  # another thread may close the archive meanwhile
         if own is not None and not sources:
             return [(own, np.arange(len(rows)))]
-        # Asks for these rows only: a file of many tensors is read by many calls.
+        # Looks up these rows only: a file of many tensors is read by many calls, and each must not visit all rows.
         each = [sources.get(row, own) for row in rows.tolist()]
         held = {id(source): source for source in each if source is not None}
         ids = np.array([id(source) for source in each], np.int64)
@@ -321,7 +326,7 @@ class Archive(Mapping[str, Tensor]):
         return self.payload(row, name).chunks()
 
     def select(self, names: Collection[str]) -> Archive:
-        """An archive whose index has these tensors, and may have others: this one, if its index has been read."""
+        """An archive whose index has at least these tensors; `self` if the index has been read."""
         return self
 
     def with_index(self, index: Index) -> Archive:
@@ -329,10 +334,10 @@ class Archive(Mapping[str, Tensor]):
         return Archive(index, self.source, limits=self.limits, verifier=self.verifier)
 
     def find_ties(self) -> dict[int, int]:
-        """Tensors that share their bytes with an earlier one of the same type and shape, and that one.
+        """Maps each tensor that shares its bytes with an earlier one of the same type and shape to that one.
 
-        In memory, arrays below TIED_NBYTES count only where they are the same object: asking
-        every small array for its address takes longer than writing it twice.
+        Arrays in memory below TIED_NBYTES are tied only if they are the same object: asking every
+        small array for its address would take longer than writing it twice.
         """
         index = self.index
         if len(index.dtypes) < 2:
@@ -399,7 +404,7 @@ class Archive(Mapping[str, Tensor]):
 
 
 def _cut(groups: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The rows of each group, not too many at a time."""
+    """The rows of each group, at most _ROWS_AT_ONCE at a time."""
     for a, b in pairwise(groups):
         for first in range(a, b, _ROWS_AT_ONCE):
             yield first, min(b, first + _ROWS_AT_ONCE)
@@ -408,7 +413,7 @@ def _cut(groups: Sequence[int]) -> Iterator[tuple[int, int]]:
 def _read_runs(
     source: Source, begins: NDArray[np.int64], sizes: NDArray[np.int64], out: NDArray[np.uint8], at: NDArray[np.int64]
 ) -> None:
-    """Copies the bytes of spans in ascending order to their places; those that are close together by one read."""
+    """Copies the bytes of ascending spans to `at` of `out`; spans that are close together by one read."""
     ends = begins + sizes
     new = np.zeros(len(begins), np.bool_)
     new[1:] = begins[1:] - np.maximum.accumulate(ends)[:-1] > _GAP_NBYTES
@@ -420,7 +425,7 @@ def _read_runs(
 
 
 def _maybe_shared(payloads: Sequence[Payload | NDArray[Any] | None], nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows in memory whose addresses are worth comparing."""
+    """Rows in memory that may be tied to another, so that `find_ties` must compare their locations."""
     worth = nbytes >= TIED_NBYTES
     if set(map(type, payloads)) != {np.ndarray}:
         worth |= np.array([not isinstance(payload, np.ndarray) for payload in payloads], np.bool_)

@@ -1,8 +1,8 @@
-"""An index that is built one tensor at a time, by readers of simple formats and for values in memory.
+"""Builds an index one tensor at a time, for readers of simple formats and for values in memory.
 
-Rows are collected in lists and become columns at the end. Limits are checked as tensors
-are added. An array that a file stores as NumPy has it in memory (Fortran order, one byte
-for each sub-byte element) is an encoded row: see `add_array`.
+Rows are collected in a list and become columns at the end. Limits are checked when a
+tensor is added. An array that a file stores as NumPy does in memory (Fortran order, one
+byte for each sub-byte element) becomes an encoded row: see `add_array`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tensorglot.model.tensor import Part, Tensor
 __all__ = ["IndexBuilder", "Row"]
 
 
-@dataclass(slots=True, kw_only=True)  # frozen, it would take three times as long to make, once for each tensor
+@dataclass(slots=True, kw_only=True)  # not frozen: creating one would take three times as long
 class Row:
-    """One part of a tensor: at a span of the source, or with a payload."""
+    """One part of a tensor, at a span of the source or with a payload."""
 
     dtype: DType | str
     """A str is the name of an unknown element type."""
@@ -47,7 +47,7 @@ class Row:
     checksum: str | None = None
     checksum_decoded: bool = True
     source: Source | None = None
-    """If it is in another file."""
+    """The file of the row, if that is not the index's."""
 
     @classmethod
     def of(cls, name: str, part: Part) -> Row:
@@ -68,7 +68,7 @@ class IndexBuilder:
     """Collects tensors in the order that they are added."""
 
     def __init__(self, limits: Limits, rule: str) -> None:
-        """`rule` is the first part of rule names: the format."""
+        """`rule` is the prefix of rule names: the name of the format."""
         self._limits = limits
         self._most = limits.tensors_or()
         self._rule = rule
@@ -81,7 +81,7 @@ class IndexBuilder:
     def add(
         self, name: str, *rows: Row, layout: Layout | None = None, attributes: Mapping[str, Any] | None = None
     ) -> None:
-        """One tensor of one row or several."""
+        """Adds a tensor of one row or several."""
         position, offset = len(self.names), rows[0].begin
         if position >= self._most:
             raise LimitError(
@@ -104,7 +104,7 @@ class IndexBuilder:
             self._attributes[position] = attributes
 
     def add_tensor(self, tensor: Tensor) -> None:
-        """A tensor in memory, or of another archive."""
+        """Adds a tensor in memory, or of another archive."""
         rows = (Row.of(name, part) for name, part in tensor.parts.items())
         layout = None if tensor.declared is None else Layout(tensor.layout, tensor.declared)
         self.add(tensor.name, *rows, layout=layout, attributes=tensor.attributes)
@@ -122,7 +122,7 @@ class IndexBuilder:
         codec: Codec | None = None,
         checksum: str | None = None,
     ) -> None:
-        """An array in a file as NumPy has it in memory; `checksum` is of the bytes that `codec` decodes."""
+        """Adds an array that is stored as NumPy has it in memory; `checksum` covers the bytes that `codec` decodes."""
         count = math.prod(shape)
         row = Row(
             dtype=dtype,
@@ -133,7 +133,7 @@ class IndexBuilder:
             nbytes=count * itemsize,
             checksum=checksum,
         )
-        if isinstance(dtype, DType):  # unknown elements are carried as they are, in any order
+        if isinstance(dtype, DType):  # elements of unknown type are kept as stored, whatever their order
             if fortran_order:
                 strides = tuple(accumulate(shape[:-1], operator.mul, initial=itemsize)) if shape else ()
                 strided = Strided(shape, strides, itemsize, codec)

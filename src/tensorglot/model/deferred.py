@@ -1,8 +1,8 @@
-"""An archive at a server whose tensors are described where they lie, far apart: before each one in a ZIP archive.
+"""An archive at a server whose tensors each have a header before their data, far apart, as in a ZIP archive.
 
-What a format knows without these headers is an `Outline`. Opening reads that; looking up
-a tensor reads its header, and whoever needs the index gets those of all, read at the same
-time. No header is read twice.
+Reading all headers would take a request for each. So opening reads only an `Outline`:
+what the format knows without these headers. Looking up a tensor reads its header, and the
+first use of the whole index reads the headers of all, concurrently. No header is read twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FEW = 8
 
 
 class Outline(Protocol):
-    """What is known of a file before the headers of its tensors are read."""
+    """What a format knows of a file before it reads the headers of its tensors."""
 
     @property
     def format(self) -> str: ...
@@ -39,7 +39,7 @@ class Outline(Protocol):
     def names(self) -> Sequence[str]: ...
 
     def index(self, chosen: Sequence[int] | None = None) -> Index:
-        """Reads the headers of some tensors, or of all. Not called by two threads at once."""
+        """Reads the headers of the chosen tensors, or of all. Never called by two threads at once."""
         ...
 
 
@@ -55,7 +55,7 @@ class DeferredArchive(Archive):
         reopen: Callable[[], Archive] | None,
         errors: AbstractContextManager[None],
     ) -> None:
-        """`errors` is entered whenever headers are read."""
+        """`errors` is a context that is entered whenever headers are read, to add the path to errors."""
         super().__init__(
             Index.concat([], format=outline.format), source, limits=limits, verifier=verifier, reopen=reopen
         )

@@ -1,10 +1,9 @@
-"""The table of element types: name, width in bits, NumPy's type. The only one.
+"""The only table of element types: name, width in bits, NumPy's type.
 
-Names are those of NumPy and ml_dtypes, which are DyND's too where DyND has the
-type. Types of fewer than eight bits are packed at rest, the first element in the
-lowest bits, and take one byte an element in NumPy. The 128-bit types exist in DyND
-and not in NumPy: they are carried as bytes. The codes of a format live in the
-format's module, as a table from its code to a name here.
+Names are those of NumPy and ml_dtypes, and also DyND's for the types that DyND has. Types
+of fewer than eight bits are packed in files, the first element in the lowest bits, and
+take one byte for each element in NumPy. The 128-bit types exist in DyND but not in NumPy:
+they are carried as bytes. Each format's module has a table from its own codes to these names.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ class DType:
 
     @property
     def packed(self) -> bool:
-        """Several elements share a byte at rest."""
+        """Whether several elements share a byte in a file."""
         return self.bits < 8
 
     @property
     def kind(self) -> Kind:
-        """Class of its values."""
+        """The kind of number."""
         return next((kind for beginning, kind in _KINDS if self.name.startswith(beginning)), "real")
 
     @property
@@ -51,11 +50,11 @@ class DType:
         return self.name.startswith("int")
 
     def nbytes(self, count: int) -> int:
-        """Bytes at rest of `count` elements."""
+        """Bytes of `count` elements in a file."""
         return (count * self.bits + 7) // 8
 
     def require_numpy(self, tensor: str | None = None) -> np.dtype[Any]:
-        """NumPy's type in the machine's byte order; UnsupportedError where there is none."""
+        """NumPy's type in the machine's byte order; UnsupportedError if NumPy has none."""
         if self.numpy is None:
             raise UnsupportedError(f"NumPy does not support {self.name}", rule="dtype.numpy", tensor=tensor)
         return self.numpy
@@ -135,7 +134,7 @@ def dtype_of(kind: DType | DTypeLike, tensor: str | None = None) -> DType:
 
 
 def pack(values: NDArray[Any], row: DType) -> NDArray[np.uint8]:
-    """One byte an element to `row.bits` an element, first element lowest, last byte filled with zeros."""
+    """Packs elements of one byte each into `row.bits` bits each, the first in the lowest bits, padded with zeros."""
     bits = np.unpackbits(values.reshape(-1, 1).view(np.uint8), axis=1, bitorder="little")[:, : row.bits]
     return np.packbits(bits.reshape(-1), bitorder="little")
 

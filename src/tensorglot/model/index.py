@@ -1,12 +1,13 @@
 """The index of a file, as columns.
 
-A row is a part: one flat block of one element type. A tensor is one row, or the
-several that belong to its name. A reader fills the columns; checks over all rows
-(bounds, overlaps, alignment) are vector operations; a Tensor is made only when it
-is looked up. Columns that most files do not need are absent by default.
+A row is a part: one flat block of one element type. A tensor has one row, or several. A
+reader fills the columns; checks over all rows (bounds, overlaps, alignment) are vector
+operations; a Tensor is made only when it is looked up. Columns that most files do not
+need are absent by default.
 
-Each column declares what it has an entry for: a row, a tensor, or the whole. That is
-all that `take` and `concat` need to know, and a new column is added in one place.
+Each column declares whether it has an entry for each row, for each tensor, or one for the
+whole index. `take` and `concat` need to know nothing else, so a new column is added in one
+place.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 ALIGNMENT = 64
-"""Rows keep their residue modulo this, wherever they go."""
+"""The offset of a row in memory is congruent to its offset in the file, modulo this."""
 UNKNOWN = 255
 """The dtype code of a row whose element type we do not know."""
 
@@ -63,20 +64,21 @@ class Note:
 
 
 Per: TypeAlias = Literal["row", "tensor", "whole", "structure"]
-"""What a column has an entry for. The structure (shapes, rows of a tensor) is offsets, which move as a whole."""
+"""What a column has an entry for. Columns of "structure" (shapes, rows of a tensor) are offsets, which `take` and
+`concat` handle by themselves."""
 
 
 def _per(per: Per, *, fill: Any = None, **options: Any) -> Any:
-    """A column; `fill` is its entry for rows of an index that does not have the column."""
+    """Declares a column. `concat` uses `fill` for the entries of an index in which the column is absent."""
     return field(metadata={"per": per, "fill": fill}, **options)
 
 
 @dataclass(kw_only=True, eq=False)
 class Index:
-    """The columns: arrays and sequences with an entry for each, or mappings and sets by position.
+    """The columns: arrays and sequences with all entries, or mappings and sets by position for sparse columns.
 
-    Never changed. It is not `frozen` because that would be an eighth of the instructions of
-    opening a small file: so many columns, each set by a call.
+    Never modified. It is not `frozen`, because a frozen dataclass sets each of the many fields
+    by a call, which would be an eighth of the instructions of opening a small file.
     """
 
     format: str = _per("whole")
@@ -88,14 +90,13 @@ class Index:
     """Row i has the shape dims[dim_offsets[i]:dim_offsets[i + 1]]."""
     begins: NDArray[np.int64] = _per("row")
     ends: NDArray[np.int64] = _per("row")
-    """Where the stored bytes of each row are in the source."""
+    """The span of the stored bytes of each row in the source."""
     metadata: Mapping[str, Any] | None = _per("whole", default=None)
 
     payloads: Sequence[Payload | NDArray[Any] | None] | None = _per("row", default=None)
-    """The payloads of rows that are not at a span of the source.
-    An array is C-contiguous and little-endian."""
+    """The payload of each row that is not at a span of the source; an array is C-contiguous and little-endian."""
     first_rows: NDArray[np.int64] | None = _per("structure", default=None)
-    """Tensor i has the rows first_rows[i] up to first_rows[i + 1]. None: it has row i."""
+    """Tensor i has the rows first_rows[i] to first_rows[i + 1]. None: tensor i has row i."""
     part_names: Sequence[str] | None = _per("row", fill="data", default=None)
     layouts: Mapping[int, Layout] = _per("tensor", default_factory=dict)
     """A tensor without an entry is dense."""
@@ -109,7 +110,7 @@ class Index:
     """Sizes of encoded rows after decoding."""
     big_endian: frozenset[int] = _per("row", default=frozenset())
     unknown_dtypes: Mapping[int, str] = _per("row", default_factory=dict)
-    """What the file calls the element type."""
+    """The file's name for an element type that we do not know."""
     sources: Mapping[int, Source] = _per("row", default_factory=dict)
     """Sources of rows that lie in another file than the index."""
     cids: Sequence[bytes | None] | None = _per("tensor", default=None)
@@ -147,7 +148,7 @@ class Index:
         return None if code == UNKNOWN else TABLE[code]
 
     def dtype_name(self, row: int) -> str:
-        """The name of the element type, as the file has it where it is unknown; safe to print."""
+        """The name of the element type, or the file's name if it is unknown; safe to print."""
         dtype = self.dtype(row)
         return escape(self.unknown_dtypes[row]) if dtype is None else dtype.name
 
@@ -169,7 +170,7 @@ class Index:
         return sizes
 
     def find_shared_rows(self) -> NDArray[np.int64]:
-        """Rows that have the same span as another one, perhaps of another source."""
+        """Rows whose span equals that of another row; sources are not compared."""
         if (self.begins[1:] >= self.ends[:-1]).all():
             return np.empty(0, np.int64)  # the common case: rows in order, without overlap
         filled = np.flatnonzero(self.ends > self.begins)
@@ -183,7 +184,7 @@ class Index:
 
     @property
     def plain(self) -> bool:
-        """Every tensor is one dense, raw, little-endian row of a known type, at its span of a source."""
+        """Whether every tensor is one dense, raw, little-endian row of a known type, at a span of a source."""
         return (
             self.payloads is None
             and self.first_rows is None
@@ -191,7 +192,7 @@ class Index:
         )
 
     def take(self, tensors: NDArray[np.int64]) -> Index:
-        """The index of some of the tensors, in the order given; itself for all of them in their order."""
+        """The index of the given tensors, in the given order; `self` if that is all of them in their order."""
         if np.array_equal(tensors, np.arange(len(self.row_offsets) - 1)):
             return self
         rows, first_rows = tensors, None
@@ -207,14 +208,14 @@ class Index:
         return replace(self, **columns, dims=dims, dim_offsets=dim_offsets, first_rows=first_rows)
 
     def in_source(self, source: Source | None) -> Index:
-        """The same rows, each with its source: for an index of several sources."""
+        """The same index with an entry in `sources` for every row, so that it can be combined with others."""
         if source is None:
             return self
         return replace(self, sources={row: self.sources.get(row, source) for row in range(len(self.dtypes))})
 
     @staticmethod
     def concat(indexes: Sequence[Index], **whole: Any) -> Index:
-        """The tensors of several indexes, in order; `whole` has format, metadata, notes."""
+        """The tensors of several indexes, in order; `whole` has the columns for the whole: format, metadata, notes."""
         indexes = indexes or [_NO_TENSORS]
         counts = {
             "row": [len(index.dtypes) for index in indexes],
@@ -240,7 +241,7 @@ class Index:
 
     @property
     def row_offsets(self) -> NDArray[np.int64]:
-        """`first_rows`, also where each tensor has one row."""
+        """`first_rows`, computed if that is None."""
         return np.arange(len(self.dtypes) + 1) if self.first_rows is None else self.first_rows
 
 
@@ -256,7 +257,7 @@ _NO_TENSORS = Index(
 
 
 def _take(column: Any, chosen: list[int]) -> Any:
-    """The entries of a column at some positions, which become 0, 1, 2, …"""
+    """The entries of a column at the chosen positions, which become 0, 1, 2, …"""
     if column is None or (isinstance(column, (Mapping, frozenset)) and not column):
         return column
     if isinstance(column, np.ndarray):
@@ -266,7 +267,7 @@ def _take(column: Any, chosen: list[int]) -> Any:
     if isinstance(column, frozenset):
         return frozenset(new for new, old in enumerate(chosen) if old in column)
     many = 4 * len(chosen) >= len(column)
-    entries = column[:] if many else column  # a column that is decoded on demand is fastest as a whole
+    entries = column[:] if many else column  # `Names` decodes all names at once faster than one by one
     return [entries[position] for position in chosen]
 
 
@@ -288,7 +289,7 @@ def _concat(columns: list[Any], counts: list[int], declared: Field[Any]) -> Any:
 
 
 def _concat_offsets(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """Columns of offsets, each of which begins where the one before it ends."""
+    """Concatenates columns of offsets, each shifted by the end of the one before it."""
     ends = accumulate((int(column[-1]) for column in columns), initial=0)
     return np.concatenate([np.zeros(1, np.int64), *(c[1:] + end for c, end in zip(columns, ends, strict=False))])
 
@@ -302,7 +303,7 @@ def shape_columns(shapes: Sequence[tuple[int, ...]]) -> tuple[NDArray[np.int64],
 def take_shapes(
     dims: NDArray[np.int64], dim_offsets: NDArray[np.int64], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The columns of the same shapes in another order."""
+    """Both columns for the shapes of the rows in `order`."""
     ranks = np.diff(dim_offsets)[order]
     offsets = prefix_sums(ranks)
     return dims[np.repeat(dim_offsets[order] - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
@@ -310,21 +311,22 @@ def take_shapes(
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where rows of a file, in the order of their begins, go in memory."""
+    """Where rows of a file, sorted by begin, go in memory."""
 
     groups: list[int]
-    """Where groups start, and the end. A group is one piece of memory."""
+    """The first row of each group, then the number of rows. A group is one allocation."""
     offsets: NDArray[np.int64]
     """Offset of each row in the memory of its group."""
     runs: list[int]
-    """Where runs start, and the end. A run is one read: its rows are as far apart in memory as in the file."""
+    """The first row of each run, then the number of rows. A run is one read: its rows are as far apart in memory as
+    in the file."""
 
 
 def place_rows(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, slab: int) -> Placement:
-    """Small rows go together up to about a slab, large ones alone; holes between rows are left out.
+    """Groups small rows up to about `slab` bytes; rows from `large` bytes on are alone. Drops holes between rows.
 
-    Up to 63 bytes between two rows are kept, and of longer holes the residue: so every
-    row is aligned as in the file, and the padding of a file does not cut its reads.
+    Of the bytes between two rows, their number modulo ALIGNMENT is kept. So every row is
+    aligned as in the file, and the usual padding of a file, below ALIGNMENT, does not split reads.
     """
     count = len(begins)
     if count == 0:
@@ -346,7 +348,7 @@ def place_rows(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, s
 
 
 def first_overlap(begins: NDArray[np.int64], ends: NDArray[np.int64], *, same: bool = True) -> tuple[int, int] | None:
-    """Two rows whose bytes overlap, or None. Empty rows overlap nothing; `same` accepts rows of the same span."""
+    """Two rows whose bytes overlap, or None. Empty rows overlap nothing; with `same`, equal spans are accepted."""
     if not np.count_nonzero(begins[1:] < ends[:-1]) and not np.count_nonzero(ends < begins):
         return None  # the common case: rows in order, without overlap
     rows = np.flatnonzero(ends > begins)

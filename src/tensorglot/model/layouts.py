@@ -1,10 +1,10 @@
 """Layouts: the parts of sparse and quantized tensors, and the rules that they obey.
 
-The layouts are zTensor 2's profiles, and their names are its names; a container that
-has no layouts of its own borrows them. `arrange` checks what can be checked without
-reading a value (which parts, of which types, of which sizes) and says what the tensor
-is; `check_values` reads the parts of a sparse tensor and checks what they point at.
-An unknown layout is kept: its parts are flat blocks of elements, or the blocks of GGML.
+The layouts and their names are zTensor 2's profiles; other containers use them, too.
+`arrange` checks what can be checked without reading a value (the names, types and sizes of
+the parts) and returns the tensor's type and the parts' shapes. `check_values` reads the
+index parts of a sparse tensor and checks that they are in bounds and in order. A tensor of
+an unknown layout is kept, with its parts as flat blocks of elements or GGML's blocks.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ COO = "zt.sparse_coo/1"
 QUANT_GROUP = "zt.quant_group/1"
 MX = "zt.mx/1"
 GGML = "gguf."
-"""Prefix of the layouts of GGML's block types; only the reader of GGUF knows what a block is."""
+"""Prefix of the layouts of GGML's block types; only the reader of GGUF knows the contents of a block."""
 
 DESCRIPTION: dict[str, tuple[str, ...]] = {
     QUANT_GROUP: ("axis", "bits", "group_size", "packing", "scale_form", "zero_point"),
     MX: ("axis", "block_size", "scale_form"),
     NESTED: (TYPE_ATTRIBUTE,),
 }
-"""The attributes that describe the parts of a layout; all others are the user's."""
+"""For each layout, the attributes that describe its parts; all other attributes are the user's."""
 
 Shape = tuple[int, ...]
 
@@ -83,7 +83,7 @@ def arrange(
     tensor: str,
     offset: int | None = None,
 ) -> Arrangement:
-    """Checks the parts of a tensor against its layout, without reading them."""
+    """Checks the parts of a tensor against the rules of its layout, without reading them."""
     rules = LAYOUTS.get(layout) or (_ggml_blocks if layout.startswith(GGML) else _unknown)
     try:
         return rules(shape, pieces, attributes)
@@ -99,7 +99,7 @@ def user_attributes(index: Index, tensor: int) -> list[str]:
 
 
 def replace_attributes(layout: str, own: Mapping[str, Any], new: Mapping[str, Any], tensor: str) -> dict[str, Any]:
-    """The user's attributes of a tensor replaced by new ones; those that describe its parts stay."""
+    """Replaces the user's attributes of a tensor, and keeps those that describe its parts."""
     kept = {key: own[key] for key in DESCRIPTION.get(layout, ()) if key in own}
     for key in kept.keys() & new.keys():
         if new[key] != kept[key]:
@@ -111,7 +111,7 @@ def replace_attributes(layout: str, own: Mapping[str, Any], new: Mapping[str, An
 def assemble(
     name: str, layout: str, shape: Shape, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
 ) -> Tensor:
-    """A tensor in memory from the parts of its layout; each part may have any shape of the right size."""
+    """A tensor in memory from the parts of its layout. Arrays may have any shape with the right number of elements."""
     if (
         not isinstance(layout, str)
         or not isinstance(arrays, Mapping)
@@ -169,7 +169,7 @@ def _index_dtype(piece: Piece, name: str) -> DType:
 
 
 def _elements(piece: Piece, name: str) -> int:
-    """The number of elements of a part; of bytes, if the type is unknown."""
+    """The number of elements of a part; the number of bytes if the element type is unknown."""
     if piece.dtype is None:
         return piece.nbytes
     count, rest = divmod(piece.nbytes * 8, piece.dtype.bits)
@@ -187,7 +187,7 @@ def _require_count(piece: Piece, count: int, name: str) -> None:
 
 
 def _block_type(dtype: DType | None, shape: Shape) -> Type:
-    """The type of a block of elements; dims of `void` if the element type is unknown."""
+    """The type of a block of elements, with `void` as the element if its type is unknown."""
     if dtype is not None:
         return dense(dtype, shape)
     type: Type = Void()
@@ -284,7 +284,7 @@ def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[
 
 
 def describe_codes(bits: int, axis: int, zero_point: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of codes in bytes, the lowest bits first, with one scale for each position of an axis."""
+    """The attributes for codes packed into bytes, lowest bits first, with one scale for each position of an axis."""
     return {
         "axis": axis,
         "bits": bits,
@@ -309,7 +309,7 @@ def _packing(data: Piece, attributes: Mapping[str, Any]) -> tuple[int, str]:
 
 
 def _group_shape(shape: Shape, axis: int, group: int, scales: int) -> Shape:
-    """One scale for each group; ungrouped, one for each position of the axis, or for each element."""
+    """The shape of the scales: one for each group; without groups, one for each position of the axis or element."""
     if group:
         return _replace_size(shape, axis, shape[axis] // group)
     if scales == shape[axis]:
@@ -356,7 +356,7 @@ def _nested(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, 
 
 
 def _ggml_blocks(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
-    """Real numbers in blocks of bytes, a whole number of blocks to a row."""
+    """GGML's quantized numbers: each row is a whole number of blocks of bytes."""
     rows = math.prod(shape[:-1])
     data = pieces.get("data")
     if len(pieces) > 1 or data is None or data.dtype is not BY_NAME["uint8"] or not rows or data.nbytes % rows:
@@ -398,6 +398,7 @@ def _check_csr(tensor: Tensor) -> None:
         raise _fault(tensor, "indptr", "indptr", f"must not decrease, from 0 to {indices.size}")
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
         raise _fault(tensor, "indices", "bounds", f"an index is out of bounds for {columns} columns")
+    # Indices must increase within a row; between the last of a row and the first of the next they may fall.
     falls = indices[1:] <= indices[:-1]
     starts = indptr[(indptr > 0) & (indptr < indices.size)].astype(np.int64)
     falls[starts - 1] = False
@@ -415,6 +416,7 @@ def _check_coo(tensor: Tensor) -> None:
 
 
 def _repeats(coords: NDArray[Any], shape: Shape) -> bool:
+    """Whether two values have the same coordinates: by their flat positions if these fit int64, else by sorting."""
     if math.prod(shape) < 1 << 63:
         cells = np.zeros(coords.shape[1], np.int64)
         for row, size in zip(coords, shape, strict=True):

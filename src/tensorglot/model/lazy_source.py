@@ -1,4 +1,4 @@
-"""A source that is opened when something is first read from it: a shard, a file of values beside its index."""
+"""A source that is opened on the first read, for files beside the index: shards, files of values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LazySource(ABC):
 
     @abstractmethod
     def open(self) -> Source:
-        """The source, opened now unless it is open."""
+        """The source, which is opened if it is not open yet."""
 
     @property
     def size(self) -> int:
@@ -45,10 +45,11 @@ class LazySource(ABC):
 class OpenedOnce(LazySource):
     """One file, which stays open until the archive is closed.
 
-    Threads may open and close it at the same time, and the process may fork meanwhile, so no
-    lock is held. Of two threads that open, the first to store its source wins, and the other
-    closes its own. `open` looks at `_closed` after storing, `close` at the stored source after
-    setting `_closed`: whatever the order, one of them closes the source.
+    Several threads may open and close it at the same time, and the process may fork meanwhile;
+    a lock could be held in the child forever, so there is none. If two threads open the file,
+    the first to store its source wins and the other closes its own. `open` reads `_closed`
+    after it stored the source, and `close` reads the source after it set `_closed`: in every
+    order of the four steps, one of them closes the source.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class OpenedOnce(LazySource):
 
     @abstractmethod
     def open_file(self) -> Source:
-        """A source of its own for each call."""
+        """Opens the file: a new source for each call."""
 
     def open(self) -> Source:
         if self._closed:

@@ -1,7 +1,7 @@
-"""The names of an index without an object for each: spans of the header's text.
+"""The names of an index as spans of the header's text, without a str for each.
 
-A file of 100,000 tensors opens without making 100,000 strings; they are made, all at
-once, when they are listed.
+A file of 100,000 tensors opens without creating 100,000 strings. They are created together
+when the names are listed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Names(Sequence[str]):
         return kernel.decode(self._text, self._begins, self._ends)
 
     def first_duplicate(self) -> int | None:
-        """The first position of a name that occurs before it. Equal hashes are compared by name."""
+        """The first position whose name occurs at an earlier one, or None. Names are decoded only if hashes collide."""
         if len(self) < 2 or not kernel.may_repeat(self._text, self._begins, self._ends):
             return None
         seen: set[str] = set()
@@ -44,7 +44,7 @@ class Names(Sequence[str]):
         return None
 
     def find(self, name: str) -> int | None:
-        """The position of one name, by a scan of all."""
+        """The position of a name, by a linear scan; None if there is no such name."""
         try:
             position = kernel.find(self._text, self._begins, self._ends, name.encode())
         except UnicodeEncodeError:

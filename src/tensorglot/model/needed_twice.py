@@ -1,7 +1,7 @@
-"""Chunks that a writer needs twice, because a checksum or a comparison comes before them.
+"""Chunks that a writer needs twice, because their checksum or a comparison is written before them.
 
-Local ones are read again. Those of a server are downloaded once, and kept meanwhile: in
-memory if they are few, else in an unnamed file.
+Local chunks are read again. Chunks from a server are downloaded once and kept meanwhile, in
+memory if they are small, otherwise in an unnamed file.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _MEMORY_NBYTES = 16 << 20
 
 
 def is_remote(payload: Payload) -> bool:
-    """Whether its bytes come from a server."""
+    """Whether the bytes come from a server."""
     return not isinstance(payload, Memory) and payload.source.concurrency is not None
 
 
 def read_remote(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The same chunks, with remote spans already read, for callers that both hash and write a chunk."""
+    """The same chunks with remote spans read, so that a caller can hash and write them after one download."""
     for chunk in chunks:
         if not isinstance(chunk, (bytes, bytearray, memoryview)) and is_remote(chunk):
             yield from buffers([chunk])
@@ -34,13 +34,13 @@ def read_remote(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 
 def _spool() -> SpooledTemporaryFile[bytes]:
-    from tempfile import SpooledTemporaryFile  # and random, shutil, bz2, for which local files must not wait
+    from tempfile import SpooledTemporaryFile  # imports random, shutil and bz2, which local files need not wait for
 
     return SpooledTemporaryFile(_MEMORY_NBYTES)
 
 
 class NeededTwice:
-    """First `once`, to the end, then `again`."""
+    """Chunks that are iterated twice: first `once`, to its end, then `again`."""
 
     def __init__(self, payload: Payload, chunks: Callable[[], Iterable[Chunk]]) -> None:
         self._chunks = chunks

@@ -1,12 +1,12 @@
 """Where the bytes of a part are: at a span of a source, encoded at a span, or in memory.
 
-The three kinds have the same methods, always in terms of the decoded bytes. The model
-opens no file and knows no compression and no hash: source, codec and check are the
-protocols below.
+The three kinds have the same methods, whose offsets and sizes always mean decoded bytes.
+The model opens no file and knows no compression and no hash: source, codec and check are
+the protocols below.
 
-A payload with a check compares its checksum in the pass that reads it: a read of all
-bytes, by any method, returns bytes that match, or raises. A partial read is not compared,
-unless the check is strict: then the whole payload is compared first.
+A payload with a check compares its checksum while it is read: a read of all bytes, by any
+method, returns bytes that match, or raises. A partial read is not compared, unless the
+check is strict: then the whole payload is compared first.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ PIECE_NBYTES = 8 << 20
 STREAM_NBYTES = 16 << 20
 """Encoded bytes that are read at a time from a server, by several requests."""
 _FIRST_NBYTES = 256 << 10
-"""The first time."""
+"""Size of the first read of `read_ahead`."""
 
 SMALL_NBYTES = 64 << 10
-"""Arrays below this size are written together."""
+"""Arrays below this size are joined before they are written."""
 TOGETHER_NBYTES = 256 << 10
-"""Up to this much at a time: memory of this size is reused by the allocator, and its pages are already mapped."""
+"""Bytes that are joined at a time. The allocator reuses memory of this size, so that its pages are already mapped."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """Contiguous bytes."""
 CheckedBy: TypeAlias = Literal["tensor", "box", "block"]
-"""What has checksums in a source: tensors, in columns of the index; boxes of tensors; blocks, named by their hashes."""
+"""What a checksum of a source covers: a tensor (a column of the index), a box of a tensor, or a block (its CID)."""
 
 
 class Source(Protocol):
@@ -89,7 +89,7 @@ class Source(Protocol):
         ...
 
     def read(self, offset: int, nbytes: int) -> memoryview:
-        """The bytes in fresh, writable memory; TruncatedError where the source ends first."""
+        """The bytes in fresh, writable memory; TruncatedError if the source ends before."""
         ...
 
     def read_into(self, offset: int, out: memoryview) -> None:
@@ -97,7 +97,7 @@ class Source(Protocol):
         ...
 
     def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
-        """Fills several parts of `out`, each from a run of bytes. The runs are in the order of the source."""
+        """Copies sizes[i] bytes at begins[i] of the source to offsets[i] of `out`, for every i. `begins` ascend."""
         ...
 
     def read_bytes(self, offset: int, nbytes: int) -> bytes:
@@ -105,41 +105,41 @@ class Source(Protocol):
         ...
 
     def view(self, offset: int, nbytes: int) -> memoryview | None:
-        """The bytes where they are, if the source is memory that the caller agreed to share."""
+        """The bytes without a copy, if the source is memory that the caller agreed to share; otherwise None."""
         ...
 
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """A source that reads fastest if it is told of many reads at once."""
+    """A source that is faster if it gets many reads in one call."""
 
     def read_together(
         self, begins: Sequence[int], outs: Sequence[memoryview], filled: Callable[[int, int, int], None]
     ) -> None:
-        """Fills every buffer; the reads are in the order of the source.
+        """Fills outs[i] from begins[i] on, for every i. `begins` ascend.
 
-        `filled` is called, by several threads, with the position of a read and with begin and end of what is there now.
+        `filled(i, begin, end)` is called, by several threads, when bytes begin to end of outs[i] have arrived.
         """
         ...
 
 
 @runtime_checkable
 class HeaderSource(Protocol):
-    """A source that does not read headers as fast one by one."""
+    """A source that reads many headers faster in one call than one by one."""
 
     def read_many(self, begins: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        """The bytes of several short spans, in the order of the source: headers that are far apart."""
+        """The bytes of several short spans that are far apart. `begins` ascend."""
         ...
 
 
 def read_many_of(source: Source) -> Callable[[Sequence[int], Sequence[int]], list[bytes]] | None:
-    """The method `read_many` of a source that has one; None where headers are read as fast one by one."""
+    """The method `read_many` of a source that has one, otherwise None."""
     return source.read_many if isinstance(source, HeaderSource) else None
 
 
 @runtime_checkable
 class LinkedSource(Protocol):
-    """A source that also has what links in its values lead to."""
+    """A source that also has the blocks that links in its values refer to."""
 
     @property
     def blocks(self) -> Mapping[Any, Any]:
@@ -167,7 +167,7 @@ class Threaded(Codec, Protocol):
     """A codec that may use several threads for one payload."""
 
     def threaded(self, payload: Encoded) -> bool:
-        """Whether it uses several for this one."""
+        """Whether it uses several threads for this payload."""
         ...
 
 
@@ -176,7 +176,7 @@ class Streaming(Codec, Protocol):
     """A codec that decodes bytes while they arrive."""
 
     def decode_stream(self, payload: Encoded, stored: Iterable[Buffer]) -> Iterator[Buffer]:
-        """All decoded bytes from first to last, of the stored ones in their order."""
+        """All decoded bytes from first to last; `stored` yields the encoded bytes in order."""
         ...
 
 
@@ -185,21 +185,21 @@ class Rearranged(Codec, Protocol):
     """A codec that changes the order or the width of elements, over the codec that compresses them, if any."""
 
     def below(self, payload: Encoded) -> Span | Encoded:
-        """The decoded bytes before they are rearranged; a checksum of decoded bytes covers these."""
+        """The bytes before they are rearranged. A checksum of decoded bytes covers these."""
         ...
 
 
 @runtime_checkable
 class Scattered(Codec, Protocol):
-    """A codec of tensors that lie in pieces, in files of a directory."""
+    """A codec of tensors that are stored in pieces, in several files of a directory."""
 
     def places(self, source: Source) -> list[tuple[str, int, int]]:
-        """File, begin and end of each piece; none where the directory is not one of files."""
+        """File, begin and end of each piece; an empty list if the source is not a directory of files."""
         ...
 
 
 class Undecodable(ABC):
-    """A codec of values that are listed and cannot be read. It is asked before memory is allocated for them."""
+    """A codec of values that can be listed but not read. Readers ask for this before they allocate memory."""
 
     __slots__ = ()
 
@@ -216,7 +216,7 @@ class Undecodable(ABC):
 
 @runtime_checkable
 class FrameChecked(Codec, Protocol):
-    """A codec whose frames have a checksum each, which is compared whenever a frame is decoded."""
+    """A codec whose frames each have a checksum, which is compared whenever a frame is decoded."""
 
     frames_checked: bool
 
@@ -226,45 +226,45 @@ class Composed(Codec, Protocol):
     """A codec of a tensor that is stored as several tensors of other files."""
 
     def fill(self, payload: Encoded, axes: Any, out: NDArray[Any]) -> None:
-        """Reads the elements at some positions of each axis (`slicing.Axis`), and no other, into an array."""
+        """Reads the elements at the given positions of each axis (`slicing.Axis`), and no others, into `out`."""
         ...
 
     def verify(self, payload: Encoded, verifier: Any) -> bool:
-        """Compares the checksums of these tensors, by a `Verifier`. Whether each has one."""
+        """Compares the checksums of these tensors by a `Verifier`; returns whether every one has a checksum."""
         ...
 
 
 class Check(Protocol):
-    """The checksum of a payload, to be compared once with the bytes that it covers. IntegrityError if they differ."""
+    """The checksum of a payload, compared once with the bytes that it covers. IntegrityError if they differ."""
 
     @property
     def decoded(self) -> bool:
-        """It covers the decoded bytes, not the stored ones."""
+        """Whether it covers the decoded bytes; otherwise it covers the stored ones."""
         ...
 
     @property
     def strict(self) -> bool:
-        """A partial read needs a comparison of the whole before it."""
+        """Whether the whole payload must be compared before a partial read."""
         ...
 
     def pending(self) -> bool:
-        """Whether a comparison is due. Raises where it failed before, or is required and impossible."""
+        """Whether a comparison is due. Raises if it failed before, or is required and impossible."""
         ...
 
     def read(self, source: Source, begin: int, nbytes: int) -> memoryview:
-        """Reads the bytes that are covered, and compares."""
+        """Reads all covered bytes, and compares."""
         ...
 
     def read_into(self, source: Source, begin: int, out: memoryview) -> None:
-        """The same, into the memory of the caller."""
+        """The same, into the caller's memory."""
         ...
 
     def follow(self, chunks: Iterable[Buffer]) -> Iterator[Buffer]:
-        """Passes on the bytes that are covered, and compares at the end."""
+        """Yields the covered bytes unchanged, and compares after the last."""
         ...
 
     def stored(self, source: Source, begin: int, end: int) -> AbstractContextManager[memoryview | None]:
-        """Compares stored bytes, and gives them while they are in memory: None if they are too many to be held."""
+        """Compares the stored bytes; the context's value is these bytes, or None if they are too many to hold."""
         ...
 
 
@@ -298,13 +298,16 @@ class Span:
         return self.source.read_into(self.begin + offset, out)
 
     def read_runs(self, begins: NDArray[np.int64], nbytes: int, offsets: Sequence[int], out: memoryview) -> None:
-        """Fills `out`, at the offsets, with runs of `nbytes` each."""
+        """Copies runs of `nbytes` bytes at `begins` of the payload to `offsets` of `out`."""
         if self.check is not None and self.check.strict and self.check.pending():
             self.verify()
         self.source.read_runs((begins + self.begin).tolist(), [nbytes] * len(begins), offsets, out)
 
     def view(self, *, whole: bool = True) -> memoryview | None:
-        """The bytes in shared memory, if they are there; not `whole` where only some of them will be looked at."""
+        """The bytes in shared memory, or None if the source is not shared memory.
+
+        Pass `whole=False` if only some of them will be used: then they are compared only by a strict check.
+        """
         shared = self.source.view(self.begin, self.nbytes)
         if shared is not None and self.check is not None and (whole or self.check.strict):
             self.verify()
@@ -321,6 +324,7 @@ class Span:
     def verify(self) -> None:
         """Compares the checksum, unless there is none or it was compared before."""
         if self.check is not None and self.check.pending():
+            # Shared memory is hashed where it is; otherwise the bytes are read to scratch memory.
             shared = self.source.view(self.begin, self.nbytes)
             if shared is not None:
                 _exhaust(self.check.follow([shared]))
@@ -331,7 +335,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Bytes that a codec decodes to `nbytes`."""
+    """Bytes at `begin` to `end` of a source, which a codec decodes to `nbytes` bytes."""
 
     source: Source
     begin: int
@@ -339,15 +343,15 @@ class Encoded:
     nbytes: int
     codec: Codec
     tensor: str
-    """For the errors of the codec."""
+    """The tensor's name, for errors of the codec."""
     limits: Any = field(default=None, repr=False)
     """The `Limits` that the archive was opened with."""
     check: Check | None = field(default=None, compare=False, repr=False)
     held: memoryview | None = field(default=None, compare=False, repr=False)
-    """The encoded bytes, where they have been read already."""
+    """The encoded bytes, if they have been read already."""
 
     def require_decodable(self) -> None:
-        """Raises where nothing can be decoded."""
+        """Raises if the codec cannot decode anything."""
         if isinstance(self.codec, Undecodable):
             raise self.codec.refuse(self)
 
@@ -356,7 +360,8 @@ class Encoded:
         try:
             out = np.empty(nbytes, np.uint8).data
         except MemoryError as error:
-            self.codec.decode_into(self, offset, memoryview(bytearray()))  # an error in the data has precedence
+            # If the size is wrong, the codec's error says more than "out of memory": let it look at the data first.
+            self.codec.decode_into(self, offset, memoryview(bytearray()))
             raise LimitError(
                 f"out of memory: {nbytes} bytes needed",
                 rule="memory.size",
@@ -367,10 +372,11 @@ class Encoded:
         return out
 
     def read_into(self, offset: int, out: memoryview) -> None:
+        # Each way compares the checksum in the pass that reads, with the least number of passes over the bytes.
         check = self.check
         if check is None or not check.pending():
             self.codec.decode_into(self, offset, out)
-        elif len(out) < self.nbytes:
+        elif len(out) < self.nbytes:  # a partial read
             if check.strict and not isinstance(self.codec, FrameChecked):
                 self.verify()
             self.codec.decode_into(self._bare, offset, out)
@@ -415,12 +421,12 @@ class Encoded:
 
     @property
     def streaming(self) -> Streaming | None:
-        """The codec, if the bytes come from a server, to be read once: they are checked and decoded as they arrive."""
+        """The codec if the bytes come from a server and it can decode them as they arrive, so they are read once."""
         remote = self.held is None and self.source.concurrency is not None
         return self.codec if remote and isinstance(self.codec, Streaming) else None
 
     def stored(self, check: Check | None = None) -> Iterator[Buffer]:
-        """The encoded bytes in their order, compared with a checksum that covers them."""
+        """The encoded bytes in order, compared with `check`, which must cover the stored bytes."""
         pieces = read_pieces(Span(self.source, self.begin, self.end), STREAM_NBYTES)
         return pieces if check is None else check.follow(pieces)
 
@@ -431,7 +437,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """An array of any order, stride and byte order; its bytes are those of the little-endian C order."""
+    """An array of any order, strides and byte order. Its bytes as a payload are little-endian and in C order."""
 
     array: NDArray[Any]
 
@@ -451,7 +457,7 @@ class Memory:
         return as_bytes(self.array) if _plain(self.array) else None
 
     def verify(self) -> None:
-        """Memory has no checksum."""
+        """Does nothing: memory has no checksum."""
 
     def chunks(self) -> Iterator[Chunk]:
         return _plain_pieces(self.array)
@@ -459,7 +465,7 @@ class Memory:
 
 Payload: TypeAlias = Span | Encoded | Memory
 Chunk: TypeAlias = Buffer | Span
-"""What a format's writer yields: bytes, or a span that a sink copies without reading it."""
+"""What a format's writer yields: bytes, or a span, which the sink may copy by the OS (copy_file_range)."""
 
 
 def buffers(chunks: Iterable[Chunk]) -> Iterator[Buffer]:
@@ -478,7 +484,10 @@ def read_pieces(payload: Payload, step: int = PIECE_NBYTES) -> Iterator[memoryvi
 
 
 def read_ahead(read: Callable[[int, int], memoryview], size: int) -> Callable[[int, int], memoryview]:
-    """The same function, for reads in order at a server: each request is for more than the last, up to `size`."""
+    """Wraps `read` for sequential reads from a server: each request is larger than the last, up to STREAM_NBYTES.
+
+    `size` is the end of the bytes that may be read.
+    """
     begin, held = 0, memoryview(b"")
 
     def ahead(offset: int, nbytes: int) -> memoryview:
@@ -492,7 +501,7 @@ def read_ahead(read: Callable[[int, int], memoryview], size: int) -> Callable[[i
 
 
 def copy_range(pieces: Iterable[memoryview], offset: int, out: memoryview) -> None:
-    """Fills `out` with the bytes at `offset` of pieces that follow one another."""
+    """Fills `out` with the bytes from `offset` on of the concatenated pieces."""
     at = 0
     for piece in pieces:
         begin, end = max(offset, at), min(offset + len(out), at + len(piece))
@@ -506,7 +515,7 @@ def _exhaust(chunks: Iterator[Any]) -> None:
 
 
 def join_arrays(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> bytes:
-    """The bytes of C-contiguous arrays one after the other, each behind its pad."""
+    """The bytes of C-contiguous arrays, concatenated, each preceded by its pad."""
     if any(dtype in _CARRIERS for dtype in {array.dtype for array in arrays}):
         arrays = [array.view(_CARRIERS.get(array.dtype, array.dtype)) for array in arrays]
     if pads is not None and any(pads):
@@ -515,16 +524,16 @@ def join_arrays(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None)
 
 
 def inner_payload(payload: Encoded, inner: Codec | None, nbytes: int) -> Span | Encoded:
-    """The payload that a codec over another codec decodes: the span, or the bytes that the inner codec decodes."""
+    """The payload below a codec that wraps another: the stored span, or the bytes that the inner codec decodes."""
     if inner is None:
         return Span(payload.source, payload.begin, payload.end, payload.check)
     return replace(payload, nbytes=nbytes, codec=inner)
 
 
 def location(payload: Payload | NDArray[Any]) -> tuple[object, ...]:
-    """Payloads at one location have the same bytes: their tensors are tied. Valid while the payloads exist.
+    """A key that is equal for payloads of the same bytes, so that their tensors are tied.
 
-    Codecs that decode alike are equal.
+    Valid while the payloads exist. Relies on codecs that decode alike being equal.
     """
     if isinstance(payload, Memory):
         payload = payload.array
@@ -535,7 +544,7 @@ def location(payload: Payload | NDArray[Any]) -> tuple[object, ...]:
 
 
 def as_bytes(data: Any) -> memoryview:
-    """The bytes of a C-contiguous buffer or array; ml_dtypes, which export no buffer, included."""
+    """The bytes of a C-contiguous buffer or array, also of ml_dtypes, which export no buffer."""
     if isinstance(data, np.ndarray):
         return data.reshape(-1).view(np.uint8).data
     view = memoryview(data)
@@ -545,15 +554,16 @@ def as_bytes(data: Any) -> memoryview:
 _CARRIERS = {
     row.numpy: np.dtype(f"u{row.numpy.itemsize}") for row in TABLE if row.numpy is not None and row.numpy.kind == "V"
 }
-"""Types of ml_dtypes export no buffer; these do, and are as wide."""
+"""For the types of ml_dtypes, which export no buffer, an integer type of the same width, which does."""
 
 
 def _plain(array: NDArray[Any]) -> bool:
+    """Whether the memory of an array is already little-endian and in C order."""
     return array.flags.c_contiguous and array.dtype.newbyteorder("<") == array.dtype
 
 
 def _plain_pieces(array: NDArray[Any]) -> Iterator[memoryview]:
-    """The little-endian C-order bytes of any array: where they are, or copied in pieces of bounded size."""
+    """The little-endian C-order bytes of any array: without a copy if possible, otherwise in bounded pieces."""
     if _plain(array):
         yield as_bytes(array)
         return

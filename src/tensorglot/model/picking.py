@@ -1,9 +1,9 @@
-"""An index with a list, an array or a mask along one axis, over bytes that are not in memory.
+"""Indexing by a list, an array or a mask along one axis, for tensors that are not in memory.
 
-The index is split in two. What is read: the distinct positions along that axis, in runs of
-close ones, each of them a basic index. What NumPy then does in memory with the block of
-these positions: order and repeat them, drop axes and add new ones. So the result has the
-shape that NumPy gives it, and no more is read than the runs.
+The work is split in two. First the distinct positions along that axis are read, in runs of
+close positions, each run by a basic index. Then NumPy indexes the block that was read: it
+orders and repeats positions, drops axes and adds new ones. So the result has the shape that
+NumPy defines, and only the runs are read.
 """
 
 from __future__ import annotations
@@ -29,20 +29,23 @@ class Picks:
 
     axis: int
     positions: NDArray[np.int64]
-    """Along the axis: distinct and ascending."""
+    """Distinct positions along the axis, ascending."""
     others: tuple[slice, ...]
-    """What to read of each axis; of `axis`, everything."""
+    """What to read along each axis; the entry of `axis` is the whole axis."""
     counts: tuple[int, ...]
-    """The shape of the block of all positions."""
+    """The shape of the block that is read."""
     index: tuple[Any, ...]
-    """The index of the caller, with the list as an array of integers."""
+    """The caller's index, with the list as an array of integers."""
     finish: tuple[Any, ...]
-    """Applied to the block."""
+    """The index to apply to the block."""
 
     def gather(
         self, read: Callable[[Index], NDArray[Any]], shape: tuple[int, ...], itemsize: int, *, decoding: bool
     ) -> NDArray[Any]:
-        """The result. `read` gives what a basic index selects of an array of that shape, decoding it or not."""
+        """Reads the result. `read` returns what a basic index selects of the tensor, whose shape is `shape`.
+
+        `decoding` says that reads decode, so that gaps are skipped only if they are large.
+        """
         block: NDArray[Any] | None = None
         for first, last in pairwise(self._runs(shape, itemsize, decoding)):
             low, high = int(self.positions[first]), int(self.positions[last - 1]) + 1
@@ -64,7 +67,7 @@ class Picks:
         return (*self.others[: self.axis], run, *self.others[self.axis + 1 :])
 
     def _runs(self, shape: tuple[int, ...], itemsize: int, decoding: bool) -> list[int]:
-        """Where runs of positions start, and the end. Small gaps are read over, as in `slicing`."""
+        """The start of each run in `positions`, and the end of the last. Runs include small gaps, as in `slicing`."""
         if not len(self.positions):
             return []
         step = math.prod(shape[self.axis + 1 :]) * itemsize
@@ -110,14 +113,18 @@ def pick(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Pic
 
 
 def _axis(items: tuple[Any, ...], place: int, rank: int) -> int:
-    """The axis that an item of an index stands for."""
+    """The axis of the tensor that the item at `place` of an index applies to."""
     consuming = [item is not None and item is not Ellipsis for item in items]
     skipped = rank - sum(consuming) if any(item is Ellipsis for item in items[:place]) else 0
     return sum(consuming[:place]) + skipped
 
 
 def _finish(items: tuple[Any, ...], place: int, chosen: Any) -> Iterator[Any]:
-    """The index of the block: NumPy decides by its form, not by its numbers, where the axis of the array goes."""
+    """The index to apply to the block that was read.
+
+    It keeps the form of the caller's index (integers become 0, slices full slices), because
+    NumPy decides by the form where the axis of the array goes in the result.
+    """
     for i, item in enumerate(items):
         if i == place:
             yield chosen
@@ -137,7 +144,7 @@ def _as_array(item: object) -> NDArray[Any] | None:
     if isinstance(item, (list, range)) or (hasattr(item, "__array__") and np.ndim(item)):
         try:
             return np.asarray(item)
-        except (TypeError, ValueError, RuntimeError):  # a ragged list: refused below
+        except (TypeError, ValueError, RuntimeError):  # a ragged list; `_as_positions` refuses the object dtype
             return np.empty(1, object)
     return None
 

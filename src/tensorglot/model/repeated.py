@@ -1,6 +1,6 @@
-"""Bounds what tensors may have beyond the bytes of their file: views that repeat elements, spans that several share.
+"""Bounds the total size of tensors that repeat elements (stride 0) or share spans of their file.
 
-A file of a few hundred bytes could otherwise claim terabytes, one name at a time.
+A file of a few hundred bytes could otherwise describe terabytes, one name at a time.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from tensorglot.model.payload import Source
 __all__ = ["NAMES", "check_repeated", "check_shared", "share_too_much"]
 
 SPARE_NBYTES = 1 << 20
-"""Allowed in a file of any size."""
+"""Excess that is always allowed, whatever the size of the file."""
 SHARED_SPARE_NBYTES = 16 << 30
-"""The same where a format requires that equal contents are stored once."""
+"""The same for formats that require equal contents to be stored once."""
 _INT64_MAX = (1 << 63) - 1
 NAMES = 64
-"""Further names of the same bytes that are allowed whatever these are compressed to."""
+"""Names for the same bytes that are always allowed, even if the bytes are compressed."""
 
 
 def check_repeated(
     nbytes: int, stored: int, limits: Limits, format: str, tensor: str | None = None, spare: int = SPARE_NBYTES
 ) -> None:
-    """`nbytes` is what all tensors have beyond the `stored` bytes of the file."""
+    """Raises LimitError if all tensors together exceed the `stored` bytes of the file by too much, `nbytes`."""
     if nbytes > spare + limits.view_ratio * stored:
         raise LimitError(
-            f"tensors repeat the bytes of a file of {stored} to {nbytes} more (Limits.view_ratio)",
+            f"tensors that share or repeat bytes exceed the file's {stored} bytes by {nbytes} (Limits.view_ratio)",
             rule=f"{format}.limit.repeated",
             tensor=tensor,
         )
 
 
 def share_too_much(shared: int, alone: int, limits: Limits) -> bool:
-    """Whether `check_shared` refuses tensors of `shared` bytes that are names of `alone` others, all raw."""
+    """Whether `check_shared` would refuse raw tensors of `shared` bytes that all lie in `alone` bytes of others."""
     return shared - NAMES * alone > SHARED_SPARE_NBYTES + limits.view_ratio * alone
 
 
 def check_shared(index: Index, stored: int, limits: Limits, format: str, *, raw_freely: bool = False) -> None:
-    """Counts each tensor whose bytes begin inside those of another. `stored` is the size of the file.
+    """Bounds the tensors whose bytes begin inside another tensor's. `stored` is the size of the file.
 
-    Other files of the index count as large as the bytes that are read from them. With
-    `raw_freely` tensors count only if they are larger than what is stored of them; all of
-    them together have a bound that only a file made for it exceeds.
+    Other files that the index refers to count with the bytes that tensors read from them. With
+    `raw_freely` the usual bound applies only to tensors that decode to more than their stored
+    bytes; all shared tensors together then have a bound that no honest file exceeds.
     """
     groups = list(_rows_by_source(index))
     if not groups:
@@ -66,13 +66,14 @@ def check_shared(index: Index, stored: int, limits: Limits, format: str, *, raw_
 
 
 def _count(index: Index, groups: list[tuple[bool, NDArray[np.int64]]]) -> tuple[int, int, int]:
-    """Bytes of tensors that begin inside another, those of all others, and stored bytes of these in other files."""
+    """Decoded bytes of rows that begin inside another, of all other rows, and stored bytes of the latter elsewhere."""
     shared = alone = other = 0
     stored = index.ends - index.begins
     sizes = stored.copy()
     for row, nbytes in index.decoded_nbytes.items():
         sizes[row] = min(nbytes, _INT64_MAX)
     for elsewhere, rows in groups:
+        # By begin, longer rows first: a row shares bytes if it begins before the furthest end so far.
         order = rows[np.lexsort((-index.ends[rows], index.begins[rows]))]
         inside = np.zeros(len(order), np.bool_)
         inside[1:] = index.begins[order[1:]] < np.maximum.accumulate(index.ends[order])[:-1]
@@ -89,9 +90,9 @@ def _total(sizes: NDArray[np.int64]) -> int:
 
 
 def _rows_by_source(index: Index) -> Iterator[tuple[bool, NDArray[np.int64]]]:
-    """The rows in each file, and whether it is another one than that of the index. Rows in memory are left out."""
+    """For each file its rows, and whether it is another file than the index's. Rows in memory are left out."""
     if index.payloads is None and not index.sources:
-        if (index.begins[1:] < index.ends[:-1]).any():  # else none is inside another
+        if (index.begins[1:] < index.ends[:-1]).any():  # rows in order without overlap, the common case, share nothing
             yield False, np.arange(len(index.dtypes))
         return
     found: dict[Source | None, list[int]] = {}

@@ -1,10 +1,10 @@
-"""Basic NumPy indexing over bytes that are not in memory.
+"""Basic NumPy indexing for tensors that are not in memory.
 
 An index becomes, for each axis, a start, a step and a count. From the innermost axis
-outwards the selection is one run of bytes as long as the gaps inside it are small;
-the axes that remain outside give many runs, which the source reads as it is fastest: a
-file many by one system call, a server several at once and together over wider gaps. So a
-slice of rows is one read, a slice of columns a run for each row.
+outwards, axes are merged into one run of bytes as long as the gaps inside it are small;
+the remaining outer axes yield many such runs. The source reads them in the way that is
+fastest for it: a file many by one system call, a server several concurrently, joined over
+wider gaps. So a slice of rows is one read, a slice of columns one run for each row.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ __all__ = [
 ]
 
 GAP_NBYTES = 4096
-"""A gap of up to a page is read over: a second read would cost more."""
+"""A gap of up to a page is read with the run around it: a second read would cost more."""
 DECODED_GAP_NBYTES = 8 << 20
 """In encoded data a gap is decoded anyway, so runs are joined over gaps of up to this size."""
 SCRATCH_NBYTES = 8 << 20
 """A run with gaps is read into scratch memory of at most this size."""
 IN_PLACE_NBYTES = 1024
-"""Runs from this size on are read to their places; shorter ones are faster copied from wider reads."""
+"""Runs from this size on are read directly into the caller's array; copying shorter ones from wider reads is faster."""
 AT_ONCE_NBYTES = 16 << 20
-"""As many runs are listed at a time."""
+"""The positions of runs are computed for this many bytes at a time, to bound their memory."""
 
 ALL = slice(None)
-"""The finish of an axis that is read in its order."""
+"""The `finish` of an axis that needs nothing more."""
 
 Index: TypeAlias = Any
 """Any subscript; `select` refuses all but basic indices, `pick` all but one array."""
@@ -59,7 +59,7 @@ Index: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Positions start, start + step, … of one axis; the step is positive."""
+    """The positions start, start + step, … along one axis, `count` of them; the step is positive."""
 
     start: int
     step: int
@@ -67,7 +67,7 @@ class Axis:
 
 
 class Selection(NamedTuple):
-    """A basic index, normalised: what to read of each axis, then how to finish in memory."""
+    """A basic index, normalised: what to read along each axis, and how to index the block that was read."""
 
     axes: tuple[Axis, ...]
     finish: tuple[int | slice | None, ...]
@@ -76,7 +76,7 @@ class Selection(NamedTuple):
     """NumPy would return a scalar, not an array without dimensions."""
 
     def strided(self, strides: Sequence[int]) -> tuple[int, tuple[int, ...], list[int]]:
-        """Where the selection begins in an array of those strides, its counts, and its steps in bytes."""
+        """The selection in an array of these strides: the first byte, the counts, and the steps in bytes."""
         begin, counts, steps = 0, [], []
         for axis, stride in zip(self.axes, strides, strict=True):
             begin += axis.start * stride
@@ -97,11 +97,11 @@ def _positions(axis: Axis, finish: int | slice) -> int | range:
 
 
 class Rows(NamedTuple):
-    """Rows one after the other along the first axis."""
+    """Adjacent slices along the first axis."""
 
     start: int
     shape: tuple[int, ...]
-    """Of the result."""
+    """Shape of the result."""
 
 
 def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Selection:
@@ -174,9 +174,9 @@ def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axi
 
 
 def leading_rows(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Rows | None:
-    """What an integer or a slice of step 1 selects along the first axis; None for any other index.
+    """The rows that an integer or a slice of step 1 selects along the first axis; None for any other index.
 
-    The most frequent index, and one read: it needs no strides.
+    A fast path for the most frequent index: one read, without computing strides.
     """
     if type(index) is slice and index.step in (None, 1) and shape:
         axis, _ = _slice_axis(index, shape[0], tensor)
@@ -187,7 +187,7 @@ def leading_rows(index: Index, shape: tuple[int, ...], tensor: str | None = None
 
 
 def c_strides(shape: Sequence[int], itemsize: int) -> list[int]:
-    """How many bytes elements in C order are apart along each axis."""
+    """The strides, in bytes, of an array in C order."""
     strides = [itemsize] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):
         strides[axis - 1] = strides[axis] * shape[axis]
@@ -197,7 +197,7 @@ def c_strides(shape: Sequence[int], itemsize: int) -> list[int]:
 def read_strided(
     payload: Payload, start: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """An array of elements `steps` bytes apart, in any order of steps. An axis of step 0 is read once and broadcast."""
+    """Reads elements that are `steps` bytes apart along each axis. An axis of step 0 is read once and broadcast."""
     axes = sorted(range(len(counts)), key=lambda axis: -steps[axis])
     once = [counts[axis] if steps[axis] else min(counts[axis], 1) for axis in axes]
     block = read_block(payload, start, tuple(once), [steps[axis] for axis in axes], dtype)
@@ -208,7 +208,7 @@ def read_strided(
 def read_block(
     payload: Payload, start: int, counts: tuple[int, ...], steps: Sequence[int], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """The same for elements in C order: the widest steps first, but for axes of one element."""
+    """The same for steps that do not increase from axis to axis (except axes of one element), and are not 0."""
     if isinstance(payload, Encoded):
         payload.require_decodable()
     try:
@@ -218,7 +218,7 @@ def read_block(
 
 
 def read_run(payload: Payload, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """An array of elements one after the other."""
+    """Reads an array whose elements are adjacent from `start` on."""
     if 0 in shape:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
@@ -260,6 +260,7 @@ def _read_descending(
 
 
 def _run_starts(start: int, counts: Sequence[int], steps: Sequence[int]) -> NDArray[np.int64]:
+    """The offset of each run: start + i × steps[0] + j × steps[1] + …, in C order of i, j, …"""
     positions = np.full((), start, np.int64)
     for count, step in zip(counts, steps, strict=True):
         positions = positions[..., None] + step * np.arange(count)
@@ -267,9 +268,10 @@ def _run_starts(start: int, counts: Sequence[int], steps: Sequence[int]) -> NDAr
 
 
 def read_in_place(payload: Span, start: int, steps: Sequence[int], out: NDArray[Any]) -> bool:
-    """Reads elements `steps` bytes apart into an array. False if too few lie one after the other there, too.
+    """Reads elements that are `steps` bytes apart into `out`, directly to their places.
 
-    Nothing passes through other memory.
+    Returns False, and reads nothing, if the runs that are contiguous both in the file and in
+    `out` are too short for this to be faster.
     """
     axis, extent = out.ndim, out.itemsize
     while axis and (out.shape[axis - 1] == 1 or steps[axis - 1] == out.strides[axis - 1] == extent):
@@ -283,13 +285,14 @@ def read_in_place(payload: Span, start: int, steps: Sequence[int], out: NDArray[
         begins = _run_starts(start + first * steps[0], strip.shape[:axis], steps[:axis])
         offsets = _run_starts(0, strip.shape[:axis], strip.strides[:axis])
         elements = (int(offsets.max()) + extent) // out.itemsize
+        # The strip as flat memory, up to the end of its last run; the bytes between runs are not touched.
         memory = np.lib.stride_tricks.as_strided(strip, (elements,), (out.itemsize,))
         payload.read_runs(begins, extent, offsets.tolist(), memory.view(np.uint8).data)
     return True
 
 
 def _read_runs(payload: Payload, starts: NDArray[np.int64], extent: int, out: memoryview) -> None:
-    """Runs of `extent` bytes, one after the other."""
+    """Reads runs of `extent` bytes into `out`, without gaps."""
     if isinstance(payload, Span):
         payload.read_runs(starts, extent, range(0, len(out), extent), out)
         return
@@ -298,7 +301,7 @@ def _read_runs(payload: Payload, starts: NDArray[np.int64], extent: int, out: me
 
 
 def _inner_run(counts: Sequence[int], steps: Sequence[int], itemsize: int, *, decoding: bool) -> tuple[int, int, bool]:
-    """The outermost axis that still belongs to one run of bytes, that run's length, and whether it has no gaps."""
+    """The outermost axis that can be merged into one run of bytes, the run's length, and whether it has no gaps."""
     widest_gap, widest = (DECODED_GAP_NBYTES, 1 << 63) if decoding else (GAP_NBYTES, SCRATCH_NBYTES)
     extent = itemsize
     dense = True

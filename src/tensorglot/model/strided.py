@@ -1,9 +1,8 @@
-"""Elements that are not stored in C order: Fortran order, transposes, steps, broadcasts.
+"""A codec for elements that are not stored in C order: Fortran order, transposes, steps, broadcasts.
 
-The rest of the program sees an encoded part, whose decoded bytes are in C order. A range
-of them becomes a few boxes of the array; each box is a strided block, which is read like
-any slice. The whole array keeps its strides where every byte of the span belongs to one
-element.
+Decoded bytes are in C order. A range of them becomes a few boxes of the array; each box is
+a strided block, which is read like any slice. A whole array is read without rearranging, and
+keeps its strides, if every byte of the span belongs to exactly one element.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tensorglot.model.slicing import read_strided
 __all__ = ["Strided", "boxes"]
 
 CHUNK_NBYTES = 16 << 20
-"""The wider a chunk, the longer the runs that it is read in."""
+"""Size of decoded chunks. The larger a chunk, the longer the runs of the file that it is read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,7 @@ class Strided:
         return True
 
     def below(self, payload: Encoded) -> Span | Encoded:
-        """The elements in the order of the file, as the inner codec decodes them."""
+        """The elements in the file's order, as the inner codec decodes them."""
         return inner_payload(payload, self.inner, math.prod(self.shape) * self.itemsize)
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
@@ -80,7 +79,7 @@ class Strided:
         return read_pieces(payload, CHUNK_NBYTES)
 
     def array(self, payload: Encoded, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """The whole array: with its strides where they cover the span exactly, else in C order."""
+        """The whole array: with its strides if they cover the span exactly, otherwise copied to C order."""
         below = self.below(payload)
         shared = below.view()
         if shared is not None:
@@ -92,7 +91,7 @@ class Strided:
 
     @property
     def _permuted(self) -> bool:
-        """Whether the elements are in C order after a transpose."""
+        """Whether some transpose of the array is in C order, so that the span has each element once and no gaps."""
         axes = sorted(range(len(self.shape)), key=lambda axis: -self.strides[axis])
         transposed = Strided(
             tuple(self.shape[axis] for axis in axes), tuple(self.strides[axis] for axis in axes), self.itemsize
@@ -101,7 +100,11 @@ class Strided:
 
 
 def boxes(shape: tuple[int, ...], first: int, last: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """The elements from `first` to `last` of the C order, as boxes: where each starts and how wide it is."""
+    """Splits elements `first` to `last` of the C order into boxes; yields the start and size of each, by axis.
+
+    Whole slices along the first axis are one box; the partial slices before and after them
+    are split recursively.
+    """
     if not shape and first < last:
         yield (), ()
         return

@@ -1,7 +1,7 @@
-"""Elements of fewer than eight bits that a file stores one per byte, as NumPy has them in memory.
+"""A codec for elements of fewer than eight bits that a file stores one per byte, as NumPy does in memory.
 
-The rest of the program sees an encoded part, whose decoded bytes are packed. The unused
-bits of each byte must be zero.
+Decoding packs them, so the rest of the program sees packed elements in every format. The
+unused bits of each stored byte must be zero.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class UnpackedSubByte:
         return "widened" if self.inner is None else f"widened {self.inner.name}"
 
     def below(self, payload: Encoded) -> Span | Encoded:
-        """The stored bytes, as the inner codec decodes them."""
+        """The elements, one per byte, as the inner codec decodes them."""
         return inner_payload(payload, self.inner, self.count)
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
+        # Whole groups around the range are decoded: elements of 6 bits do not begin at every byte.
         elements, nbytes = _group(self.dtype)
         first = offset // nbytes * elements
         last = min(self.count, -(-(offset + len(out)) // nbytes) * elements)
@@ -71,6 +72,6 @@ def _group(dtype: DType) -> tuple[int, int]:
 
 
 def _step(dtype: DType) -> int:
-    """A piece that ends with a whole group."""
+    """The size of pieces: a multiple of a group."""
     _, nbytes = _group(dtype)
     return PIECE_NBYTES // 8 // nbytes * nbytes

@@ -1,8 +1,8 @@
 """A tensor is a type and named flat parts, which are read on demand.
 
-A dense tensor has one part, `data`. Other layouts (sparse, quantized, nested) have
-several, which upper layers interpret: they provide the methods that export them (`cid`,
-`awkward`, `dequantize`, …).
+A dense tensor has one part, `data`. Other layouts (sparse, quantized, nested) have several
+parts, which upper layers interpret: these provide the methods that export a tensor (`cid`,
+`awkward`, `dequantize`, …) as extension points.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ __all__ = ["NESTED", "NUMPY_RANK", "TYPE_ATTRIBUTE", "Part", "Tensor"]
 NESTED = "nested"
 """The layout of ragged and nested values: the parts are the columns of the type."""
 TYPE_ATTRIBUTE = "dynd"
-"""The attribute with the type of a nested tensor, for containers that keep attributes and no types."""
+"""The attribute that has the type of a nested tensor, in containers that store attributes but no types."""
 
 STRIP_NBYTES = 2 << 20
-"""A strip stays in the processor's cache."""
+"""Size of the strips in which values are copied to their places: a strip stays in the processor's cache."""
 NUMPY_RANK = 64
 """Dimensions of a NumPy array; a file may have more."""
 _BUFFER_FORMAT = 4
@@ -132,7 +132,7 @@ class Part:
         return out
 
     def select(self, index: BasicIndex, tensor: str | None = None) -> Any:
-        """What NumPy's `array[index]` would give, a scalar included, reading as little as that needs."""
+        """What NumPy's `array[index]` would return, a scalar included. Reads only the bytes that it needs."""
         dtype = self.numpy_dtype(tensor)
         rows = leading_rows(index, self.shape, tensor) if self._is_raw() else None
         if rows is not None:
@@ -161,9 +161,10 @@ class Part:
         return values[()] if selection.scalar else values
 
     def select_into(self, index: Sequence[slice], out: NDArray[Any], tensor: str | None = None) -> None:
-        """Reads what `select` would give into an array of its shape, type and any strides. Steps are positive.
+        """Reads what `select` would return into `out`, of the same shape and type and with any strides.
 
-        What does not go straight to its place passes through memory in strips along the first axis.
+        Slices have positive steps. Values that cannot be read directly to their places are read
+        in strips along the first axis, and copied.
         """
         whole = out.shape == self.shape
         if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Composed):
@@ -188,7 +189,7 @@ class Part:
                 out[start : start + rows] = self.select(strip, tensor)
 
     def _read_in_place(self, index: Sequence[slice], out: NDArray[Any], tensor: str | None) -> bool:
-        """Reads without other memory, where that is faster."""
+        """Reads directly into `out` if that is faster; returns whether it did."""
         payload = self.payload
         if not self._is_raw() or not isinstance(payload, Span) or payload.view(whole=False) is not None:
             return False
@@ -199,7 +200,7 @@ class Part:
         return done
 
     def _is_run(self, index: Sequence[slice], out: NDArray[Any]) -> bool:
-        """Whole slices along the first axis, one after the other in the file and in memory."""
+        """Whether the index selects adjacent slices along the first axis, contiguous in the file and in `out`."""
         stored = isinstance(self.payload, Memory) or self.encoding == "strided" or self.big_endian
         packed = self.dtype is None or self.dtype.packed
         return not (stored or packed) and (
@@ -207,7 +208,7 @@ class Part:
         )
 
     def _is_raw(self) -> bool:
-        """Elements in C order, as they are in memory."""
+        """Whether the bytes of the source are the elements in C order, as NumPy has them in memory."""
         known = self.dtype is not None and not self.dtype.packed
         return known and not self.big_endian and isinstance(self.payload, Span)
 
@@ -236,7 +237,7 @@ class Part:
         return np.ndarray(counts, stored, shared, begin, steps)
 
     def swapped_chunks(self) -> Iterator[Chunk]:
-        """The bytes of a big-endian part as little-endian ones."""
+        """The bytes of a big-endian part, converted to little-endian."""
         dtype = self._stored(self.numpy_dtype())
         self.payload.verify()
         for piece in read_pieces(self.payload):
@@ -248,7 +249,7 @@ class Part:
         return None if isinstance(self.payload, Memory) else self.payload.begin
 
     def numpy_dtype(self, tensor: str | None = None) -> np.dtype[Any]:
-        """NumPy's type of the elements; a part that NumPy cannot hold is refused."""
+        """NumPy's type of the elements; UnsupportedError if NumPy cannot represent the part."""
         if len(self.shape) > NUMPY_RANK:
             raise UnsupportedError(
                 f"{len(self.shape)} dimensions; NumPy supports {NUMPY_RANK}", rule="tensor.rank", tensor=tensor
@@ -269,26 +270,27 @@ class Part:
         return dtype
 
     def _stored(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
+        """The dtype in the byte order of the stored bytes."""
         if self.big_endian == (sys.byteorder == "big"):
             return dtype
         return dtype.newbyteorder(">" if self.big_endian else "<")
 
 
 def check_bool(values: NDArray[Any], tensor: str | None, offset: int | None) -> None:
-    """Bools of a file are 0 or 1."""
+    """Refuses bools of a file whose bytes are neither 0 nor 1."""
     if has_bad_bool(values):
         raise FormatError("a bool byte is neither 0 nor 1", rule="values.bool", offset=offset, tensor=tensor)
 
 
 def has_bad_bool(values: NDArray[Any]) -> bool:
-    """Whether a bool has a byte other than 0 and 1: NumPy would compare it as equal to neither."""
+    """Whether the byte of a bool is neither 0 nor 1. NumPy would treat it as equal to neither True nor False."""
     return values.dtype.kind == "b" and values.size > 0 and bool(values.view(np.uint8).max() > 1)
 
 
 def check_spare_bits(
     last: NDArray[np.uint8], shape: tuple[int, ...], dtype: DType, tensor: str | None, offset: int | None
 ) -> None:
-    """The unused bits after the last element of a packed type are zero."""
+    """Checks that the unused bits after the last element of a packed type are zero."""
     used = math.prod(shape) * dtype.bits % 8
     if used and last.size and int(last[-1]) >> used:
         raise FormatError(
@@ -297,7 +299,7 @@ def check_spare_bits(
 
 
 def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], tensor: str | None) -> None:
-    """An array to read into has the tensor's shape and type, and can be written."""
+    """Checks that `out` is a writable array of the given shape and type."""
     if not isinstance(out, np.ndarray):
         raise InputError(f"out must be a NumPy array, not {type(out).__name__}", rule="out.array", tensor=tensor)
     if not out.flags.writeable:
@@ -334,15 +336,15 @@ class Tensor(Exporter):
         parts: Mapping[str, NDArray[Any]],
         attributes: Mapping[str, Any] | None = None,
     ) -> Tensor:
-        """A sparse or quantized tensor in memory, of the parts that its layout asks for."""
+        """A sparse or quantized tensor in memory, from the parts that its layout requires."""
         from tensorglot.model.layouts import assemble
 
         return assemble(name, layout, shape, parts, attributes or {})
 
     def verify(self) -> None:
-        """Compares the checksums of all parts, unless that was done before or turned off.
+        """Compares the checksums of all parts, unless that was done before or is turned off.
 
-        Reading a whole tensor does so as well. A part with an unsupported encoding is skipped.
+        Reading a whole tensor does the same. A part with an unsupported encoding is skipped.
         """
         for part in self.parts.values():
             check = None if isinstance(part.payload, Memory) else part.payload.check
@@ -352,10 +354,10 @@ class Tensor(Exporter):
 
     @property
     def type(self) -> Type:
-        """The DyND type of the value; `bytes[N]` where the element type is unknown."""
+        """The DyND type of the value; `bytes[N]` if the element type is unknown."""
         if self.declared is not None:
             return self.declared
-        # 23 classes, 8 ms in a new process; most that load or save arrays never ask for a type.
+        # Imported late: 23 classes, 8 ms in a new process, and most programs that load or save never ask for a type.
         from tensorglot.model.types.algebra import FixedBytes, dense
 
         part = self.parts["data"]
@@ -411,7 +413,7 @@ class Tensor(Exporter):
         return next(iter(self.parts.values())).offset
 
     def numpy(self, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """The array, in new memory, or a view where the archive was opened with backend="mmap"."""
+        """The array: in new memory, or a view if the archive was opened with backend="mmap"."""
         if self.layout == NESTED:
             return self._nested(out)
         try:
@@ -421,10 +423,10 @@ class Tensor(Exporter):
             raise
 
     def __getitem__(self, index: BasicIndex) -> Any:
-        """`array[index]` as NumPy has it, reading only what it needs.
+        """`array[index]` as in NumPy, reading only the bytes that it needs.
 
-        The index is basic, or has a list, an array or a mask along one axis.
-        A nested value has rows, slices and fields (`t["name"]`): tensors, or single elements.
+        The index is basic, or has a list, an array or a mask along one axis. A nested value can
+        be indexed by rows, slices and fields (`t["name"]`); the result is a tensor or an element.
         """
         if self.layout == NESTED:
             return self._export("select", index=index)
@@ -464,7 +466,10 @@ class Tensor(Exporter):
         return (self[i] for i in range(len(self)))
 
     def _number(self) -> NDArray[Any]:
-        """The value of a tensor without dimensions. Python would take the buffer of any other one for text."""
+        """The value of a tensor without dimensions, for conversions to a number.
+
+        Without this check, `int(t)` would parse the buffer of a larger tensor as text.
+        """
         if self.shape or self.layout != "dense":
             raise TypeError(f"only a dense tensor without dimensions can become a number, not {self!r}")
         return self.numpy()
@@ -485,28 +490,28 @@ class Tensor(Exporter):
         return len(self) > 0 if self.shape or self.layout == NESTED else bool(self._number())
 
     def torch(self, device: Any = None) -> Any:
-        """A tensor of PyTorch, on the CPU or on a device."""
+        """A PyTorch tensor, on the CPU or on a device."""
         return self._export("torch", device=device)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self.numpy(), dtype, copy=copy)
 
     def _buffer(self, flags: int) -> memoryview:
-        """The elements as `numpy` returns them, for `memoryview(t)`; Python 3.11 needs compiled kernels for it.
+        """The elements as `numpy` returns them, for `memoryview(t)`. On Python 3.11 this needs compiled kernels.
 
-        An element type that memoryview has no format for (bfloat16) is exported as bytes to a
-        consumer that asks for no format: `file.write(t)`.
+        An element type without a buffer format (bfloat16) is exported as bytes, but only to a
+        consumer that requests no format, such as `file.write(t)`.
         """
         try:
             array = self.numpy()
         except UnsupportedError as error:
             raise BufferError(str(error)) from error
         if array.dtype.isnative:
-            array = array.view(array.dtype.newbyteorder("="))  # memoryview has no elements of format "<f"
+            array = array.view(array.dtype.newbyteorder("="))  # memoryview cannot index elements of format "<f"
         try:
             view = array.data
             if array.dtype.names is not None:
-                np.asarray(view)  # NumPy writes formats of nested records that it cannot read itself
+                np.asarray(view)  # raises if NumPy cannot read the format that it has written, as for nested records
         except (ValueError, RuntimeError):
             if flags & _BUFFER_FORMAT or not array.flags.c_contiguous:
                 raise BufferError(f"{array.dtype.name} has no buffer format: use numpy()") from None
@@ -525,7 +530,7 @@ class Tensor(Exporter):
         return self._export("serialize")  # type: ignore[no-any-return]
 
     def cid(self) -> str:
-        """The identity of the value, the same in every container."""
+        """The CID of the value, the same in every container."""
         return self._export("cid")  # type: ignore[no-any-return]
 
     def tolist(self) -> Any:

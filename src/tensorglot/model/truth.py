@@ -1,8 +1,7 @@
-"""Bools in formats where every non-zero byte is true.
+"""A codec for bools in formats where every non-zero byte is true.
 
-The rest of the program sees an encoded part, whose decoded bytes are 0 and 1, so a value
-has one form in memory, in other files and in its identity. `stored_payload` gives the
-bytes of the file.
+Decoded bytes are 0 or 1, so a value has the same form in memory, in other files and in its
+CID. `stored_payload` gives the bytes as they are in the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bytes to values and back. Knows no tensor and no file: functions get bytes, or a function that reads them.
+"""Bytes to values and back. Knows no tensor and no file: functions take bytes, or a function that reads them.
 
 cbor            strict and lenient CBOR
 json            JSON without duplicate keys or numbers that do not fit

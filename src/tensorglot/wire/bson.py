@@ -49,7 +49,7 @@ DEPTH: Final = 100
 DOCUMENT_MAX_NBYTES: Final = (16 << 20) + (16 << 10)
 """The largest document in a dump: MongoDB's limit for users plus its internal overhead."""
 PIECE_NBYTES: Final = 8 << 20
-_ROOM_NBYTES = 64
+_ROOM_NBYTES = 64  # the least buffer of `pieces`
 ROOM_ROWS = 1 << 16
 _PATHS_NBYTES = 1 << 20
 """Paths of this many bytes are allowed however small the documents are."""
@@ -219,9 +219,10 @@ def find_vectors(data: memoryview, limits: Limits = DEFAULT, start: int = 0) -> 
 def find_all(
     data: memoryview, paths: dict[bytes, int], limits: Limits, start: int, *, arrays: bool
 ) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """The columns that the kernel fills with vectors or with arrays of numbers, in blocks of rows.
+    """Yields blocks of rows, one row for each vector, or with `arrays` for each array of numbers.
 
-    Each block comes with the number of documents so far. New paths are added to `paths`.
+    The columns of a block are those of the kernel `bson_walk.find_all`. Each block comes with
+    the number of documents so far. New paths are added to `paths`.
     """
     closings, names, values = np.empty((3, DEPTH), np.int64)
     at = count = 0

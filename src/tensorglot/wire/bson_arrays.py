@@ -34,16 +34,16 @@ class ArrayField:
     nbytes: int
     """Size of all arrays, as they are stored."""
     numbers: int
-    """In all arrays."""
+    """Numbers in all arrays."""
 
     @property
     def saved_nbytes(self) -> int:
-        """What float32 vectors in their place would save."""
+        """Bytes that float32 vectors instead of the arrays would save."""
         return self.nbytes - _VECTOR_NBYTES * self.arrays - 4 * self.numbers
 
 
 class ArrayScan:
-    """Sums over the arrays of pieces that pass by."""
+    """Sums for each field over the arrays of numbers in a stream of pieces."""
 
     def __init__(self, limits: Limits = DEFAULT) -> None:
         self._limits = limits
@@ -54,7 +54,7 @@ class ArrayScan:
         self._longest = np.zeros(0, np.int64)
 
     def watch(self, pieces: Iterable[tuple[int, memoryview]]) -> Iterator[tuple[int, memoryview]]:
-        """Passes pieces on after adding them."""
+        """Yields the pieces unchanged, and adds up the arrays of each."""
         for start, data in pieces:
             self._add(data, start)
             yield start, data

@@ -39,7 +39,7 @@ class Fields:
     offsets: NDArray[np.int64]
     """Field i has begins[offsets[i]:offsets[i + 1]]."""
     nbytes: NDArray[np.int64]
-    """Of all vectors of each field, as BSON stores them."""
+    """Size of all vectors of each field, as BSON stores them."""
     troubles: Mapping[int, str]
     """Why a field cannot be one matrix, for each such field."""
 

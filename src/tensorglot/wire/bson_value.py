@@ -153,7 +153,7 @@ def encode_document(fields: Mapping[str, Any], default: Callable[[Any], Any] | N
 
 
 def document_of(elements: bytes) -> bytes:
-    """The document of encoded elements."""
+    """The document that consists of these encoded elements."""
     return _length(len(elements) + 5) + elements + b"\0"
 
 
@@ -181,7 +181,7 @@ def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth:
         return _integer(value)
     if isinstance(value, float):
         return DOUBLE, _DOUBLE.pack(value)
-    if isinstance(value, str) and type(value).__name__ != "Code":  # pymongo's is a str, and another type of BSON
+    if isinstance(value, str) and type(value).__name__ != "Code":  # pymongo's Code is a str of another BSON type
         return STRING, _string(value)
     if isinstance(value, bytes):
         return BINARY, _binary(getattr(value, "subtype", 0), value)
@@ -233,7 +233,7 @@ def _binary(subtype: int, data: bytes) -> bytes:
 
 
 def _decimal(value: Decimal) -> bytes:
-    """IEEE 754 decimal128, with a binary integer for the digits: those of 34 digits need no other form."""
+    """IEEE 754 decimal128 with a binary integer significand. 34 digits fit in the 113 bits of its first form."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int) or len(digits) > _DECIMAL_DIGITS or not -6176 <= exponent <= 6111:
         raise InputError(

@@ -39,8 +39,8 @@ __all__ = [
 
 
 _SHORT_NBYTES = 16 << 10
-"""Spans of this size on average are hashed by our kernel, 0.1 µs for each KiB; the package takes 0.3 µs for a call, and
-half of the time for long ones."""
+"""Spans of up to this size on average are hashed by our kernel, in 0.1 µs for each KiB. The package takes 0.3 µs for a
+call, and half as long for each KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,8 @@ class _Crc:
 
 @cache
 def _crc32c() -> Callable[..., int]:
-    # The package itself imports argparse and reads its own metadata, 25 ms in a new process; only its extension
-    # module is needed.
+    # Importing the package takes 25 ms in a new process: it imports argparse and reads its own metadata. Only its
+    # extension module is needed, so that is loaded by itself.
     package = PathFinder.find_spec("crc32c")
     found = None if package is None else PathFinder.find_spec("_crc32c", package.submodule_search_locations)
     if found is None or found.loader is None:
@@ -96,7 +96,7 @@ def _crc32c() -> Callable[..., int]:
 
 
 def _sha256() -> Hasher:
-    from hashlib import sha256  # and OpenSSL: 3 ms, for a checksum that few files have
+    from hashlib import sha256  # loads OpenSSL, 3 ms, for a checksum that few files have
 
     return sha256()
 
@@ -111,7 +111,7 @@ ALGORITHMS: dict[str, tuple[Callable[[], Hasher], re.Pattern[str]]] = {
 
 
 def parse(text: str, tensor: str | None = None) -> Checksum:
-    """Parses a checksum."""
+    """Parses a checksum; its digest is None if the algorithm is unknown. `tensor` is for errors."""
     algorithm, colon, written = text.partition(":")
     if not colon:
         raise FormatError(
@@ -126,11 +126,11 @@ def parse(text: str, tensor: str | None = None) -> Checksum:
 
 
 class TextColumn(Sequence[str | None]):
-    """Texts that can be had all at once, without an object for each."""
+    """A column of texts that can be read without an object for each text."""
 
     @abstractmethod
     def joined(self) -> bytes | None:
-        """All of them one after the other, if they are ASCII and of one length; else None."""
+        """All texts concatenated, if they are ASCII and have the same length; otherwise None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def numbers(texts: Sequence[str | None]) -> Numbers | None:
 
 
 def _join_alike(texts: Sequence[str | None]) -> bytes | None:
-    """The texts one after the other, if all are ASCII and of one length."""
+    """The texts concatenated, if all are ASCII and have the same length; otherwise None."""
     there = [text for text in texts if text is not None and text.isascii()]
     alike = len(there) == len(texts) and len(set(map(len, there))) == 1
     return "".join(there).encode() if alike else None
@@ -186,7 +186,7 @@ def hasher(algorithm: str) -> Hasher:
 
 
 def digest_each(algorithm: str, pieces: Iterable[memoryview]) -> bytes:
-    """The digests of many short pieces, one behind the other."""
+    """The digests of many short pieces, concatenated."""
     if algorithm in _INTEGERS:
         _, dtype, computed = _INTEGERS[algorithm]
         return np.array([*map(computed(), pieces)], dtype).tobytes()
@@ -199,12 +199,12 @@ def digest_each(algorithm: str, pieces: Iterable[memoryview]) -> bytes:
 
 
 def is_short(algorithm: str, count: int, nbytes: int) -> bool:
-    """Whether the digests of so many spans take less time than copying them."""
+    """Whether our kernel hashes these spans, `nbytes` in all: then hashing takes less time than copying them."""
     return algorithm == "crc32c" and nbytes <= count * _SHORT_NBYTES and is_fast()
 
 
 def digest_rows(algorithm: str, memory: memoryview, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> bytes:
-    """The digests of spans of one buffer, one behind the other."""
+    """The digests of spans of one buffer, concatenated."""
     if is_short(algorithm, len(starts), int((stops - starts).sum())):
         found = np.empty(len(starts), np.uint32)
         if not crc32c_rows(memory, starts, stops, found):

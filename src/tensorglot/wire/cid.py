@@ -67,7 +67,8 @@ BLOCK_NBYTES = 1 << 20
 """The largest block of a tree: a chunk. A node of FANOUT links is smaller."""
 
 _MOST_PER_STORED = 1024
-"""Bytes of data in memory for each byte of its distinct chunks, as for sparse tensors: equal chunks are one block."""
+"""The most bytes of data for each byte of distinct chunks. Equal chunks, as in sparse tensors, are stored once, so a
+small store can describe huge data."""
 
 Buffer: TypeAlias = "bytes | bytearray | memoryview"
 Sink: TypeAlias = "Callable[[CID, bytes], object]"
@@ -135,7 +136,7 @@ class CID:
 
 
 def blake3_cids(digests: Iterable[bytes], codec: int) -> list[CID]:
-    """CIDs of digests that have 32 bytes: three times as fast as one by one, for what has 100,000 of them."""
+    """CIDs of 32-byte BLAKE3 digests, without the checks of `CID`: three times as fast, for commits of 100,000."""
     found = []
     for digest in digests:
         cid = _new(CID)
@@ -148,11 +149,11 @@ def blake3_cids(digests: Iterable[bytes], codec: int) -> list[CID]:
 
 _new = object.__new__
 _set_digest, _set_codec, _set_hash = (vars(CID)[name].__set__ for name in ("digest", "codec", "hash"))
-"""Past the checks of CID."""
+"""Set the fields of the frozen dataclass without its `__init__`, and so without its checks."""
 
 
 def parse_links(block: bytes, begin: int, count: int) -> list[CID] | None:
-    """So many links, one after the other; None if there is anything else."""
+    """Parses `count` adjacent links from `begin` on; None if there is anything else."""
     end = begin + count * LINK_NBYTES
     if not count or end > len(block):
         return None if count else []
@@ -166,7 +167,7 @@ def parse_links(block: bytes, begin: int, count: int) -> list[CID] | None:
 
 
 def parse_digests(block: bytes, begin: int, count: int) -> tuple[int, list[bytes]] | None:
-    """The codec and the digests of so many links; None unless all have the same codec, and BLAKE3."""
+    """The codec and the digests of `count` adjacent links; None unless all have the same codec and use BLAKE3."""
     end = begin + count * LINK_NBYTES
     if not count or end > len(block):
         return None
@@ -179,7 +180,7 @@ def parse_digests(block: bytes, begin: int, count: int) -> tuple[int, list[bytes
 
 
 def cid_texts(cids: Sequence[bytes]) -> list[str]:
-    """The texts of CIDs in their binary form: `str(CID)` for many at once, a hundred times faster."""
+    """The texts of CIDs that are given in binary form. For many, a hundred times faster than `str(CID)`."""
     if not cids:
         return []
     bits = np.unpackbits(np.frombuffer(b"".join(cids), np.uint8).reshape(len(cids), -1), axis=1)
@@ -212,7 +213,7 @@ def block_cid(block: Buffer, codec: int = RAW, hash: int = BLAKE3) -> CID:
 
 
 def checkpoint_block(cids: Mapping[str, bytes]) -> bytes:
-    """The checkpoint node of tensors by their names, without metadata and parents; the links in their binary form."""
+    """The block of a checkpoint node without metadata and parents; `cids` has the binary CID of each tensor."""
     empty = encode_node({"dynd": 1, "kind": "checkpoint", "meta": {}, "parents": [], "tensors": {}})
     entries = sorted((len(key), key, cid) for key, cid in ((name.encode(), cid) for name, cid in cids.items()))
     pairs = b"".join([cbor.head(3, size) + key + LINK_HEAD + cid for size, key, cid in entries])
@@ -254,9 +255,9 @@ def _without_links(value: Any) -> Any:
 def data_cid(buffers: Iterable[Buffer], sink: Sink | None = None) -> tuple[CID, int]:
     """Hashes data of any size; returns its CID and size. `sink` receives every block, children before parents.
 
-    A buffer must not change until the second one after it is requested: chunks are hashed
-    on all processors while the next buffer is produced. A sink receives copies, made before
-    hashing.
+    A buffer must not change until the second buffer after it is requested: its chunks are
+    hashed on all processors while the next buffer is produced. A sink receives copies, made
+    before hashing.
     """
     tree = ChunkTree(sink)
     size = 0
@@ -269,7 +270,7 @@ def data_cid(buffers: Iterable[Buffer], sink: Sink | None = None) -> tuple[CID, 
 
 
 class ChunkTree:
-    """Builds a tree bottom-up: for each level the links that have no parent yet."""
+    """Builds a tree bottom-up. `levels` has, for each level, the links and sizes that have no parent yet."""
 
     def __init__(self, sink: Sink | None) -> None:
         self.sink = sink
@@ -395,7 +396,8 @@ def chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | Non
     root = parse_chunk_node(_fetch_checked(cid, fetch))
     size = root[1]
     _check_size(cid, size, nbytes)
-    capacity = CHUNK_NBYTES  # the most bytes below a link of some level
+    # The shape of the tree follows from the size: a link of level n covers CHUNK_NBYTES * FANOUT**n bytes.
+    capacity = CHUNK_NBYTES
     while capacity < size:
         capacity *= FANOUT
     stack = [(cid, capacity, size)]

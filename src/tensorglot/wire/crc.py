@@ -14,7 +14,7 @@ __all__ = ["crc32_of_rest"]
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31
 _X8 = 1 << 23
-"""x to the eighth: one byte further."""
+"""The polynomial x^8: multiplying by it shifts by one byte."""
 
 
 def crc32_of_rest(whole: int, beginning: bytes, nbytes: int) -> int:

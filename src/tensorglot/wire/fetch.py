@@ -10,10 +10,11 @@ from tensorglot.errors import LimitError, TruncatedError
 __all__ = ["Fetched"]
 
 Read: TypeAlias = "Callable[[int, int], memoryview | bytes]"
-"""`read(offset, nbytes)`: exactly that many bytes."""
+"""`read(offset, nbytes)` returns exactly `nbytes` bytes."""
 
 _STEPS = (64 << 10, 256 << 10, 4 << 20)
-"""Sizes of what is read in total, doubled from then on. Few, since at a server each beyond 256 KiB is a request."""
+"""Total bytes after the first, second and third read; doubled from then on. At a server, each step beyond the first
+256 KiB is a request, so the steps are few."""
 _RUN_NBYTES = 1 << 12
 
 
@@ -40,6 +41,7 @@ class Fetched:
         return self._size - self.position
 
     def take(self, nbytes: int) -> bytes:
+        """Reads the next `nbytes` bytes."""
         end = self._at + nbytes
         if end > len(self._data):
             self._fetch(nbytes, end)
@@ -54,7 +56,10 @@ class Fetched:
         return self._data[self._at - 1]
 
     def run(self, step: int) -> bytes:
-        """The bytes from the last one on in which every `step`th is equal to it, as far as they are there."""
+        """The longest run, among the bytes already read, that begins with the last byte taken and repeats it.
+
+        Every `step`th byte of the run equals that byte; the length is a multiple of `step`.
+        """
         ahead = self._data[self._at - 1 : self._at - 1 + _RUN_NBYTES]
         ahead = ahead[: len(ahead) // step * step]
         others = ahead[::step].lstrip(ahead[:1])

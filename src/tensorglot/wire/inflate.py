@@ -1,6 +1,6 @@
 """Decodes raw deflate streams sequentially, to exactly the declared size.
 
-A stream has no random access, so an inflater keeps its position and can continue from
+A deflate stream has no random access, so an inflater keeps its position and continues from
 there. Encoded bytes come from a function, `read(offset, nbytes)`. Knows no tensor and no
 file.
 """

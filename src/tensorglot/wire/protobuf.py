@@ -1,8 +1,8 @@
-"""The wire format of Protocol Buffers: fields of a message one after the other, without a schema.
+"""The wire format of Protocol Buffers: the fields of a message, in order, without a schema.
 
-Only heads are read: the contents of a field are a span that the caller descends into,
-reads, or skips. So a model of many gigabytes is scanned by its heads, and each byte that
-is read is charged against a limit. Groups, which are deprecated, are refused.
+Only tags and lengths are read: the contents of a field are a span, which the caller
+descends into, reads, or skips. So scanning a model of many gigabytes reads little, and
+every byte that is read counts against a limit. Groups, which are deprecated, are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WINDOW_NBYTES = 1 << 16
 _VARINT_NBYTES = 10
 
 Read: TypeAlias = "Callable[[int, int], bytes]"
-"""`read(offset, nbytes)`: exactly that many bytes."""
+"""`read(offset, nbytes)` returns exactly `nbytes` bytes."""
 
 
 class Field(NamedTuple):
@@ -35,11 +35,11 @@ class Field(NamedTuple):
     """Value of a varint."""
     begin: int
     end: int
-    """The span of its contents."""
+    """The span of the contents."""
 
 
 class Reader:
-    """The fields of messages in a file of `size` bytes; at most `most` bytes are read."""
+    """Reads the fields of messages in a file of `size` bytes; reads at most `most` bytes in all."""
 
     def __init__(self, read: Read, size: int, most: int, rule: str) -> None:
         self._read = read
@@ -50,7 +50,7 @@ class Reader:
         self._begin = 0
 
     def fields(self, begin: int, end: int) -> Iterator[Field]:
-        """The fields of the message at a span."""
+        """Yields the fields of the message from `begin` to `end`."""
         position = begin
         while position < end:
             start = position
@@ -99,7 +99,7 @@ class Reader:
     def _varint(self, position: int, end: int) -> tuple[int, int]:
         at = position - self._begin
         if position < end and 0 <= at < len(self._window) and self._left and self._window[at] < 0x80:
-            self._left -= 1  # most have one byte
+            self._left -= 1  # fast path: most varints have one byte
             return self._window[at], position + 1
         value = shift = 0
         first = position
@@ -142,6 +142,7 @@ def decode_varints(data: NDArray[np.uint8]) -> NDArray[np.uint64] | None:
     if ends.size and int(widths.max()) > _VARINT_NBYTES:
         return None
     numbers = np.zeros(ends.size, np.uint64)
+    # Byte `place` of all varints that have one, at a time: at most ten vector operations.
     for place in range(int(widths.max(initial=0))):
         wide = np.flatnonzero(widths > place)
         numbers[wide] |= (data[begins[wide] + place] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * place)
@@ -149,5 +150,5 @@ def decode_varints(data: NDArray[np.uint8]) -> NDArray[np.uint64] | None:
 
 
 def signed(value: int) -> int:
-    """A number of 64 bits in two's complement."""
+    """Interprets an unsigned 64-bit number as two's complement."""
     return value - (1 << 64) if value >> 63 else value

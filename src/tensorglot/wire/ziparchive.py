@@ -1,10 +1,10 @@
 """Reads and writes the plain ZIP archives that hold arrays.
 
-The reader accepts only unambiguous archives: one end record, a comment only where the
-caller has looked for it, local headers that agree with the central directory, contiguous members that fill the file,
-unique names, no encryption, only stored and deflated members. Declared sizes that no
-deflate stream can reach are refused before decompression. The writer is deterministic:
-no dates, data aligned to ALIGNMENT.
+The reader accepts only unambiguous archives: one end record, a comment only if the caller
+has searched for one, local headers that agree with the central directory, contiguous
+members that fill the file, unique names, no encryption, only stored and deflated members.
+Declared sizes that no deflate stream can reach are refused before decompression. The
+writer is deterministic: no dates, data aligned to ALIGNMENT.
 
 Bytes come from a function, `read(offset, nbytes)`. Knows no tensor and no file.
 """
@@ -40,9 +40,9 @@ __all__ = [
 ]
 
 Read: TypeAlias = "Callable[[int, int], bytes]"
-"""`read(offset, nbytes)`: exactly that many bytes."""
+"""`read(offset, nbytes)` returns exactly `nbytes` bytes."""
 ReadMany: TypeAlias = "Callable[[Sequence[int], Sequence[int]], list[bytes]]"
-"""`read_many(offsets, sizes)`: the same of several places at once."""
+"""`read_many(offsets, sizes)` reads several spans at once."""
 
 STORED, DEFLATED = 0, 8
 ALIGNMENT = 64
@@ -62,12 +62,12 @@ _LOCATOR = struct.Struct("<4sLQL")
 _DESCRIPTOR, _UTF8 = 1 << 3, 1 << 11
 _KNOWN_FLAGS = _DESCRIPTOR | _UTF8 | 0b110
 _DESCRIPTOR_NBYTES = 24
-"""The longest data descriptor, which is before the next local header."""
+"""The longest data descriptor. It follows a member's data, directly before the next local header."""
 _AROUND_NBYTES = 1 << 10
-"""What is read around a local header: name, padding, and the first bytes of the member."""
+"""Bytes read around a local header: the header, name, padding, and the beginning of the data."""
 APART_NBYTES = 256 << 10
-"""Members of this size on average are large."""
-_MOST_EXPECTED = 1 << 14
+"""Members are large if their average size is at least this."""
+_MOST_EXPECTED = 1 << 14  # local headers that are read at once
 _FULL16, _FULL32 = 0xFFFF, 0xFFFF_FFFF
 _DATE = 0x21
 """1980-01-01, the earliest date in ZIP."""
@@ -91,10 +91,10 @@ class Member:
 
 
 class Window:
-    """A read buffer: small reads close to each other become one. The caller has compared them with `size`.
+    """A read buffer that turns small reads close to each other into one. The caller keeps reads within `size`.
 
-    With `read_many`, for a server, what is around the local headers of large members is
-    read at the same time, before the first of them is looked at.
+    With `read_many`, for a server, the surroundings of all local headers of large members
+    are read by concurrent requests, before the first header is parsed.
     """
 
     NBYTES = 1 << 16
@@ -117,7 +117,7 @@ class Window:
         return data
 
     def up_to(self, offset: int, nbytes: int) -> bytes:
-        """What is there of these bytes without a further read; may be nothing."""
+        """The beginning of these bytes, as far as it is buffered; perhaps empty. Reads nothing."""
         begin, data = self._begin, self._data
         if self._expected and not begin <= offset < begin + len(data):
             place = max(0, bisect_right(self._expected, offset) - 1)
@@ -125,11 +125,14 @@ class Window:
         return data[offset - begin : offset - begin + nbytes] if begin <= offset else b""
 
     def expect(self, offsets: Sequence[int]) -> None:
-        """Reads what is around local headers, given in order, if that is worth it and they are not here yet."""
+        """Reads ahead around the local headers at these ascending offsets, unless they are buffered.
+
+        Does nothing without `read_many`, or if members are small.
+        """
         if self._read_many is None or not 0 < len(offsets) <= _MOST_EXPECTED:
             return
         if self._size < len(offsets) * APART_NBYTES:
-            return  # members are small: windows have many of them
+            return  # members are small, so each window has many of them
         least = _DESCRIPTOR_NBYTES + _LOCAL.size
         begins = [max(0, offset - _DESCRIPTOR_NBYTES) for offset in offsets if offset < self._size]
         begins = [begin for begin in begins if len(self.up_to(begin, least)) < least]
@@ -168,28 +171,28 @@ def find_comment(read: Read, size: int) -> int:
 
 
 def with_comment(record: bytes, comment: bytes) -> bytes:
-    """The end record of an archive, with another comment."""
+    """The end record of an archive with its comment replaced."""
     return record[: END_NBYTES - 2] + len(comment).to_bytes(2, "little") + comment
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """What the central directory says of the members: all but where their data begins."""
+    """The central directory: all about the members except where their data begins, which local headers tell."""
 
     names: list[str]
     entries: list[_Entry]
     ends: list[int]
-    """Where the next member begins, or the directory itself."""
+    """For each entry, the begin of the next member in the file, or of the directory."""
     begin: int
     """Where the directory begins."""
     rule: str
 
     def is_sparse(self) -> bool:
-        """Whether the members are large: their local headers are far apart."""
+        """Whether the members are large, so that their local headers are far apart."""
         return self.begin >= len(self.entries) * APART_NBYTES
 
     def locate(self, window: Window, chosen: Sequence[int]) -> list[Member]:
-        """Reads the local headers of some members, through the window of the caller."""
+        """Reads and checks the local headers of the chosen members."""
         entries, ends = self.entries, self.ends
         order = sorted(chosen, key=lambda i: entries[i].offset)
         descriptors = {ends[i] for i in order if entries[i].flags & _DESCRIPTOR}
@@ -392,6 +395,7 @@ def _check_descriptor(window: Window, entry: _Entry, end: int, limit: int, rule:
     """Returns where the next member must begin: after the data, or after its data descriptor."""
     if not entry.flags & _DESCRIPTOR or limit == end:
         return end
+    # The signature is optional, and sizes have 4 or 8 bytes; the length tells which of the forms it is.
     for form in ("<4sLLL", "<4sLQQ", "<LLL", "<LQQ"):
         layout = struct.Struct(form)
         if limit - end == layout.size:

@@ -1,10 +1,10 @@
 """Decodes Zstandard frames (RFC 8878) to exactly the declared size, and encodes them.
 
-The decoder never chooses a size. `scan` walks the headers of frames and blocks, so that
-before decoding it is known where each frame ends, its declared size and the memory it
-needs. `decode_into` then fills the caller's buffer and requests one more byte, which must
-not come. Frames are independent: they are decoded and compressed in parallel, and a range
-costs only the frames that it touches.
+The frame never decides how much memory is used. `scan` walks the headers of frames and
+blocks, so each frame's end, declared size and window are known before it is decoded.
+`decode_into` then fills the caller's buffer and asks for one more byte, which must not
+exist. Frames are independent: they are decoded and compressed in parallel, and reading a
+range decodes only the frames that overlap it.
 
 Encoded bytes come from a function, `read(offset, nbytes)`. Knows no tensor and no file.
 """
@@ -45,10 +45,10 @@ __all__ = [
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Read: TypeAlias = Callable[[int, int], memoryview]
-"""`read(offset, nbytes)`: exactly that many of the encoded bytes."""
+"""`read(offset, nbytes)` returns exactly `nbytes` of the encoded bytes."""
 
 FRAME_NBYTES = 1 << 20
-"""What a frame of ours holds, decoded: large enough for zstd, small enough for threads and slices."""
+"""Decoded size of the frames that we write: large enough to compress well, small enough for threads and slices."""
 LEVELS = (-(1 << 17), 22)
 """The lowest and the highest compression level."""
 SCRATCH_NBYTES = 16 << 20
@@ -56,15 +56,15 @@ SCRATCH_NBYTES = 16 << 20
 
 _MAGIC = 0xFD2FB528
 _RESERVED = 0x18
-"""Bits of a frame's descriptor that must be zero; decoders ignore one of them."""
+"""Bits of a frame's descriptor that we require to be zero: one reserved, one unused (RFC 8878, §3.1.1.1.1)."""
 _SKIPPABLE = 0x184D2A50
-_HEADER_NBYTES = 18
+_HEADER_NBYTES = 18  # the longest frame header: magic 4, descriptor 1, window 1, dictionary 4, size 8
 _WALK_NBYTES = 4096
 """Bytes read at a time to walk over small blocks."""
 _GLANCE_NBYTES = 16
 """Bytes read of a large block: its header."""
 _FEED_NBYTES = FRAME_NBYTES + (FRAME_NBYTES >> 7)
-"""Bytes passed to a decoder at a time: a frame of ours fits, and is decoded without a copy."""
+"""Bytes passed to a decoder at a time. One of our frames fits even if incompressible, and is decoded in one step."""
 _SKIP_NBYTES = 64 << 10
 """Bytes decoded at a time to skip them."""
 _AHEAD_NBYTES = 24 << 20
@@ -72,8 +72,9 @@ _AHEAD_NBYTES = 24 << 20
 _MAX_BLOCK = 128 << 10
 _MIN_WINDOW = 1 << 20
 _SMALL_NBYTES = 4096
-"""Below its lazy strategies, zstd codes up to 1024 literals by the table of the block before, which is that of another
-plane, and costs up to 20 % of a sparse delta. Blocks up to this size can have as few beside matches."""
+"""If a plane has at most this size, a lazy strategy is used. zstd's faster strategies encode up to 1024 literals with
+the Huffman table of the previous block; that block is another plane, and the wrong table costs up to 20 % of a sparse
+delta. Blocks up to this size can have as few literals beside their matches."""
 _KEPT_WINDOW = 2 << 20
 """Window of the decoder that a thread keeps: what zstd chooses at its default level for data of unknown size."""
 
@@ -106,10 +107,11 @@ def scan(read: Read, size: int, nbytes: int, *, max_window: int, begin: int = 0)
 
 
 def _walk(read: Read, size: int, nbytes: int, max_window: int, begin: int) -> Iterator[tuple[int, Frame | None]]:
-    """The end of each frame, and the frame; None for a skippable one."""
+    """Yields the end of each frame, and the frame, or None for a skippable frame."""
     position, count = begin, 0
     while position < size:
         count += 1
+        # Bounds the memory for `Frame` objects by the declared size, which the caller has already accepted.
         if count > 256 + nbytes // 256:
             raise LimitError(
                 f"at least {count} zstd frames for {nbytes} bytes is more than allowed",
@@ -165,6 +167,7 @@ def _frame(read: Read, head: memoryview, begin: int, size: int, max_window: int)
 
 
 def _blocks_end(read: Read, position: int, size: int, max_block: int) -> int:
+    """The end of the blocks from `position` on. Reads much at a time among small blocks, little among large ones."""
     look = _GLANCE_NBYTES
     while position + 3 <= size:
         window = bytes(read(position, min(look, size - position)))
@@ -227,9 +230,9 @@ def decode_stream(
     max_window: int,
     check: Callable[[Frame], Frame] = lambda frame: frame,
 ) -> Iterator[memoryview]:
-    """Yields all decoded bytes of encoded ones that arrive in order: each frame once, as soon as it is complete.
+    """Decodes bytes that arrive in order: each frame once, as soon as it is complete.
 
-    `check` gets every frame, and may return it with its size.
+    `check` is called with every frame, and may return it with a size that it knows from elsewhere.
     """
     left = nbytes
     for read, found in _stretches(chunks, size, nbytes, max_window):
@@ -245,9 +248,12 @@ def decode_stream(
 
 
 def _stretches(chunks: Iterable[Buffer], size: int, nbytes: int, max_window: int) -> Iterator[tuple[Read, list[Frame]]]:
-    """Complete frames, and a reader for them. One of unknown size comes with all that follow."""
+    """Yields complete frames and a function that reads them. A frame of unknown size comes with all frames after it.
+
+    `waiting` has the bytes from `begin` to `arrived`. Frames are looked for again when `enough` bytes have arrived.
+    """
     waiting: list[Buffer] = []
-    begin = arrived = enough = 0  # of what is waiting; `enough` has arrived when it is worth looking for frames again
+    begin = arrived = enough = 0
     found = False
     for chunk in chunks:
         waiting.append(chunk)
@@ -262,21 +268,21 @@ def _stretches(chunks: Iterable[Buffer], size: int, nbytes: int, max_window: int
             reached, enough = begin, size
         else:
             yield read, frames
-            enough = 2 * arrived - reached  # a large frame is not copied for each chunk of it
+            enough = 2 * arrived - reached  # double the rest: a large frame is not joined anew for each chunk
         waiting, begin = [data[reached - begin :]], reached
     if not found:
         raise FormatError("the encoded data has no zstd frame", rule="zstd.empty", offset=0)
 
 
 def read_held(data: memoryview, begin: int = 0) -> Read:
-    """Reads bytes that are in memory, the first of them at `begin`."""
+    """A `Read` for bytes in memory, of which the first has the offset `begin`."""
     return lambda offset, nbytes: data[offset - begin : offset - begin + nbytes]
 
 
 def _complete_frames(
     read: Read, begin: int, end: int, size: int, nbytes: int, max_window: int
 ) -> tuple[list[Frame], int]:
-    """The frames up to `end`, and where the last one ends. What is incomplete there may only be so before `size`."""
+    """The frames that are complete before `end`, and the end of the last. An incomplete frame at `size` is an error."""
     frames: list[Frame] = []
     reached = begin
     if end < size and end - begin < _HEADER_NBYTES:
@@ -399,7 +405,8 @@ def _open(read: Read, frame: Frame, nbytes: int, *, again: bool = True) -> zstan
     window, nbytes_encoded = frame.window, frame.end - frame.begin
     replaced = None
     if frame.nbytes is None and frame.window_at is not None:
-        # A window larger than the data wastes memory.
+        # A frame may ask for a window far larger than its data, for which the decoder would allocate memory. A window
+        # as large as the data decodes the same, so the decoder is shown a smaller one.
         enough = max(_MIN_WINDOW, 1 << (max(nbytes, 1) - 1).bit_length())
         if enough < window:
             window = enough
@@ -422,7 +429,7 @@ class _Kept(threading.local):
         self._plane_compressors: dict[bool, zstandard.ZstdCompressor] = {}
 
     def plane_compressor(self, small: bool) -> zstandard.ZstdCompressor:
-        """For planes, some of them small."""
+        """The compressor for planes; `small` if one of them has at most _SMALL_NBYTES."""
         if small not in self._plane_compressors:
             self._plane_compressors[small] = zstandard.ZstdCompressor(compression_params=_plane_parameters(small))
         return self._plane_compressors[small]
@@ -466,9 +473,10 @@ class _Feed:
 def compress_planes(planes: Sequence[Buffer]) -> bytes:
     """Compresses byte planes of numbers to one frame that declares its size; b"" if they are empty.
 
-    Each plane has blocks of its own, since its distribution is its own. It is uneven and has hardly a repetition but
-    runs, so the search is the shortest that zstd has: smaller by 1 to 4 % than at level 1, where spurious matches cost
-    more than they save, and faster both ways.
+    Each plane gets its own blocks, because its byte distribution differs from the others'. A
+    plane compresses by its skewed distribution and by runs; it has hardly any other
+    repetitions. So the shortest search that zstd offers is used: output is 1 to 4 % smaller
+    than at level 1, where spurious matches cost more than they save, and both directions are faster.
     """
     nbytes = sum(map(len, planes))
     if not nbytes:
@@ -481,15 +489,12 @@ def compress_planes(planes: Sequence[Buffer]) -> bytes:
 
 
 def decode_whole(encoded: memoryview, out: memoryview) -> None:
-    """Decodes one frame that must fill `out` exactly, and be nothing but that frame."""
+    """Decodes `encoded`, which must be exactly one frame, and decode to exactly len(out) bytes."""
     if zstd_blocks.declared(encoded, _KEPT_WINDOW) == len(out) > 0:
-        with contextlib.suppress(zstandard.ZstdError):  # below, what is wrong is found
+        with contextlib.suppress(zstandard.ZstdError):  # the slower path below reports what is wrong
             if _kept.decompressor.stream_reader(encoded).readinto(out) == len(out):
                 return
-
-    def read(offset: int, nbytes: int) -> memoryview:
-        return encoded[offset : offset + nbytes]
-
+    read = read_held(encoded)
     frames = scan(read, len(encoded), len(out), max_window=_KEPT_WINDOW)
     if len(frames) != 1 or frames[0].begin != 0 or frames[0].end != len(encoded):
         raise FormatError("expected exactly one zstd frame", rule="zstd.frames", offset=0)
@@ -509,7 +514,7 @@ def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
 
 @cache
 def _context_nbytes(level: int) -> int:
-    """Returns the memory of a compression context for a frame of ours: 0.5 to 20 MB."""
+    """Returns the memory of a compression context for one of our frames: 0.5 to 20 MB."""
     parameters = zstandard.ZstdCompressionParameters.from_level(level, source_size=FRAME_NBYTES)
     return parameters.estimated_compression_context_size()
 

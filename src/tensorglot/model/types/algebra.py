@@ -1,17 +1,17 @@
 """The type algebra of DyND, as frozen values: what a tensor contains, in any file format.
 
-A type knows its parts and its canonical text, nothing of bytes, values or files.
-`str(t)` is the one spelling of a type that is ever hashed or written; two types are
-equal exactly when it is the same. Types are walked with an explicit stack, so depth does
-not depend on Python's recursion limit.
+A type knows its parts and its canonical text, nothing of bytes, values or files. `str(t)`
+is the only spelling of a type that is hashed or written, and two types are equal if and
+only if it is the same. Types are walked with an explicit stack, so their depth is not
+bounded by Python's recursion limit.
 
 Constructors validate: an option of an option, a duplicate field name or an axis list
 that is not a permutation is refused here; the parser only adds the position in the text.
 
 Types of fewer than eight bits (`int4`, `float4_e2m1fn`, …) are element types like any
-other and serialize as one byte an element, the value in the low bits and the others
-zero. Packing them would make the bytes of `2 * 3 * int4` depend on where a dimension
-ends, and `N * T` must be the concatenation of its elements.
+other. They serialize as one byte for each element, the value in the low bits and the
+others zero. If they were packed, `N * T` would not be the concatenation of its elements:
+the bytes of `2 * 3 * int4` would depend on where a dimension ends.
 """
 
 from __future__ import annotations
@@ -222,14 +222,14 @@ class Option(Type):
 
 
 class Pointer(Type):
-    """`pointer[T]`: T itself, when serialized."""
+    """`pointer[T]`: serialized like T."""
 
     element: Type
     template = "pointer[{element}]"
 
 
 class Array(Type):
-    """`array[T]`: a type that T describes, and a value of it."""
+    """`array[T]`: a concrete type that matches T, and a value of that type."""
 
     element: Type
     template = "array[{element}]"
@@ -251,10 +251,10 @@ class Map(Type):
 
 
 class Storage(Type):
-    """`storage[dims * T, axis=[…]]`: the leading fixed dims, stored in another order; axis[0] varies slowest.
+    """`storage[dims * T, axis=[…]]`: leading fixed dims stored in another order; axis[0] varies slowest.
 
-    Trailing axes that stay in place are dropped; `Storage.of` gives the plain type where
-    none is left.
+    Trailing axes that stay in place are not listed. `Storage.of` drops them, and returns the
+    plain type if no axis is left.
     """
 
     element: Type
@@ -267,7 +267,7 @@ class Storage(Type):
 
     @staticmethod
     def check(element: Type, axis: Sequence[int]) -> None:
-        """Refuses an axis list that does not order leading fixed dims of an element."""
+        """Refuses an axis list that is not a permutation of leading fixed dims of the element."""
         if sorted(axis) != list(range(len(axis))):
             raise refuse(f"axis {list(axis)} is not a permutation", "axis")
         if len(axis) > len(leading(element)[0]):
@@ -394,7 +394,7 @@ def fold(
 
 
 def symbolic(type: Type) -> bool:
-    """Whether a type has no values. In `array[T]` and `merkle[T]`, T may be symbolic: values bring their own type."""
+    """Whether a type has no values. T in `array[T]` and `merkle[T]` may be symbolic: values carry their own type."""
     stack = [type]
     while stack:
         inner = stack.pop()

@@ -1,8 +1,8 @@
-"""What every type has: a template of its canonical text, and from that its text and the types inside it.
+"""The base class of DyND types: canonical text from a template, equality and hash by that text.
 
-A subclass of `Type` is a frozen dataclass. It declares its fields and its template;
-one whose text depends on more than its fields overrides `pieces`. Knows how text is put
-together and how names are quoted; knows no kind of type.
+A subclass of `Type` is a frozen dataclass. It declares its fields and the template of its
+text; a type whose text is more than its fields in a template overrides `pieces`. Knows how
+text is assembled and how names are quoted; knows no concrete type.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def refuse(message: str, rule: str) -> InputError:
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 class Type:
-    """A DyND type. `str` is canonical, and two types are equal when it is the same."""
+    """A DyND type. `str(type)` is canonical: two types are equal if and only if it is the same."""
 
     template: ClassVar[str] = ""
     """The canonical text, with the names of fields in braces."""
     _split: ClassVar[list[tuple[str, str | None]]]
-    """The texts of the template, each with the name of the field behind it."""
+    """The literal texts of the template, each with the name of the field that follows it."""
     _inside: ClassVar[list[str]]
-    """The fields that are a type."""
+    """The fields whose values are types."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, eq=False, repr=False)(cls)
@@ -57,7 +57,7 @@ class Type:
         cls._inside = [name for name, kind in cls.__annotations__.items() if kind == "Type"]
 
     def pieces(self) -> Iterator[str | Type]:
-        """The canonical text, with the types inside left as they are."""
+        """The canonical text in pieces; the types inside are yielded as types, not as text."""
         for text, name in self._split:
             yield text
             if name is not None:
@@ -71,6 +71,7 @@ class Type:
 
     @cached_property
     def _text(self) -> str:
+        # A stack instead of recursion: a deep type must not reach Python's recursion limit.
         text: list[str] = []
         stack: list[str | Type] = [self]
         while stack:
@@ -95,12 +96,12 @@ class Type:
 
 
 def quote(name: str) -> str:
-    """A field's name as the canonical text has it: bare where that is possible, else quoted."""
+    """A field's name in canonical text: bare if it is an identifier, otherwise quoted."""
     return name if _BARE.fullmatch(name) else quote_text(name)
 
 
 def quote_text(text: str) -> str:
-    """Text in quotes, pure ASCII."""
+    """Text in single quotes, with escapes for everything but printable ASCII."""
     return f"'{''.join(_escape(c) for c in text)}'"
 
 

@@ -1,8 +1,8 @@
 """Time and money: `date`, `time`, `timedelta`, `datetime` and `decimal`, as NumPy and Arrow have them.
 
-Each is an integer with a meaning: days or units since 1970-01-01, units since
-midnight, units, or a number times 10^-S. Knows types; their values are converted in
-`tensorglot.dynd.temporal`.
+The value of each is an integer: days or units since 1970-01-01, units since midnight,
+units of a duration, or an integer to be multiplied by 10^-S. `tensorglot.dynd.temporal`
+converts values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Date(Type):
 
 
 class Unit(Type):
-    """What is counted in a unit of time, as an int64."""
+    """The base class of types whose values count units of time, as int64."""
 
     unit: str
 
@@ -40,7 +40,7 @@ class Unit(Type):
 
 
 class Time(Unit):
-    """`time['us']`: since midnight, less than a day."""
+    """`time['us']`: units since midnight, less than a day."""
 
     template = "time['{unit}']"
 
@@ -52,7 +52,7 @@ class TimeDelta(Unit):
 
 
 class DateTime(Unit):
-    """`datetime['us']`: since 1970-01-01T00:00 of a local clock; with a time zone, an instant, since then in UTC."""
+    """`datetime['us']`: units since 1970-01-01T00:00, by a local clock; with a time zone, since then in UTC."""
 
     tz: str | None = None
 
@@ -66,7 +66,7 @@ class DateTime(Unit):
 
 
 class Decimal(Type):
-    """`decimal[P, S]`: P decimal digits, of which S stand behind the point; 16 bytes."""
+    """`decimal[P, S]`: P decimal digits, S of them after the point; 16 bytes."""
 
     precision: int
     scale: int

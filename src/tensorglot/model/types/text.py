@@ -83,14 +83,14 @@ _ENCODINGS = {
 
 
 def parse(text: str, limits: Limits = DEFAULT) -> Type:
-    """The type that a text spells, in any spelling."""
+    """Parses a type in any spelling."""
     if not isinstance(text, str):
         raise InputError(f"the text of a type must be a str, not {type(text).__name__}", rule="dynd.type.text")
     return _Parser(text, as_limits(limits), InputError, InputError).type()
 
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
-    """The type of a text that comes from data, which must be in the canonical spelling."""
+    """Parses a type from data, which must be in the canonical spelling."""
     type = _dense(text, limits) or _Parser(text, limits, FormatError, LimitError).type()
     if str(type) != text:
         raise FormatError(
@@ -100,7 +100,7 @@ def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
 
 
 def _dense(text: str, limits: Limits) -> Type | None:
-    """The type of a block of elements, of which files have many, without the parser."""
+    """A fast path for blocks of elements (`3 * 4 * float32`), the most frequent type; None for any other text."""
     *sizes, name = text.split(" * ", limits.rank)
     if (
         name not in _ROWS
@@ -116,7 +116,7 @@ def _dense(text: str, limits: Limits) -> Type | None:
 
 @lru_cache(maxsize=1024)
 def text_of(type: Type) -> str:
-    """The canonical text of a type to write. A type beyond the default limits of a reader is an error."""
+    """The canonical text of a type, to be written. Raises if readers with default limits would refuse it."""
     parse(str(type))
     return str(type)
 
@@ -273,7 +273,7 @@ class _Parser(Scanner):
         return self.quoted()
 
     def dim(self, wrap: Wrap, at: int) -> Type | None:
-        """Opens a dimension, perhaps with a power, up to and with its `*`."""
+        """Reads the rest of a dimension, `*` or `**N *`, and opens it."""
         count = self.integer() if self.accept("**") else 1
         if count == 0:
             self.refuse("the power of a dimension must be 1 or more", "size", at)
@@ -352,12 +352,12 @@ class _Parser(Scanner):
         return name
 
     def map(self, key: Type) -> Type | None:
-        """What follows the key's type in `map[`."""
+        """Reads what follows the key's type in `map[`, and opens the item's type."""
         self.expect(",")
         return self.push(_Around(partial(Map, key), self.at, bracket=True))
 
     def storage(self, element: Type) -> Type:
-        """What follows the type in `storage[`."""
+        """Reads what follows the element's type in `storage[`."""
         self.expect(",")
         at = self.at
         if self.accept("order"):
