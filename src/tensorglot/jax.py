@@ -1,4 +1,4 @@
-"""What `safetensors.flax` and `bintensors.flax` have, for arrays of JAX, over every format."""
+"""The functions of `safetensors.flax` and `bintensors.flax`, for JAX arrays, for every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `safetensors.numpy` and `bintensors.numpy` have, over every format: changing the import is the migration."""
+"""The functions of `safetensors.numpy` and `bintensors.numpy` for every format: to migrate, change the import."""
 
 from __future__ import annotations
 

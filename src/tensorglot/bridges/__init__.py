@@ -9,15 +9,15 @@
     dlpack      any exporter of DLPack, small floats included
     awkward     ragged arrays, by their layouts
     arrow       arrays, by their buffers; arrow_plain decodes their encodings, arrow_extensions their
-                extension types; arrow_export is the way out
+                extension types; arrow_export makes arrays of tensors
     tables      Arrow tables that keep the type of a value, and pandas and polars through them
     parquet     the same in files
-    pandas      columns and tables; polars the same
+    pandas      columns and tables; polars likewise
     scipy       sparse matrices
     pymongo     BSON vectors, ours and the driver's
 
-A library is imported with the first value of it, never before. `bridges.dask` and `bridges.dcp`,
-which callers name, are imported when they are used.
+A library is imported when its first value is converted, never before. `bridges.dask` and
+`bridges.dcp`, which callers use by name, are imported on first use.
 """
 
 from __future__ import annotations

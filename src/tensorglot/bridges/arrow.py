@@ -124,7 +124,9 @@ def _temporal(kind: Any) -> Date | Unit | Decimal | None:
 
 
 Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
-"""Which elements are referred to; None for all of them. Computed only if there are nulls."""
+"""Which elements a valid row refers to; None if all do. A function, because it is needed only if there are nulls.
+
+Arrow leaves anything in the place of a null: such elements must neither be checked nor refused."""
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
@@ -137,7 +139,7 @@ def to_value(value: Any, plan: Plan) -> Value:
     pa = _arrow()
     if isinstance(value, pa.Scalar):
         root = as_array(pa.repeat(value, 1))
-    else:  # the array as the only element of another
+    else:  # a list with the array as its only element: the root of a plan has one value
         array = as_array(value)
         root = pa.LargeListArray.from_arrays(np.array([0, len(array)]), array)
     columns: list[Column] = [None] * len(plan.nodes)
@@ -186,8 +188,9 @@ def _both(live: Live, valid: NDArray[np.bool_]) -> Live:
 
 
 def _used_elements(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
-    """The elements of the lists that are referred to."""
+    """Which elements are in a list that is referred to. Lists may overlap."""
     rows = slice(None) if live is None else live()
+    # +1 where a list starts, -1 where it stops: the running sum counts the lists that contain an element.
     edges = np.zeros(count + 1, np.int64)
     np.add.at(edges, lists.starts[rows], 1)
     np.add.at(edges, lists.stops[rows], -1)
@@ -213,7 +216,7 @@ def _lists(node: Node, array: Any) -> tuple[Lists, list[Any]]:
 
 
 def _fill(array: Any, live: Live, text: str) -> Any:
-    """Texts with a valid one where a missing value has a placeholder."""
+    """Texts, with `text` in the place of missing values, whose placeholders may be invalid."""
     pa = _arrow()
     filled = array.fill_null(text)
     if live is None:
@@ -303,7 +306,7 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
 
 
 def _values(array: Any, dtype: Any) -> NDArray[Any]:
-    """The values in the data buffer of an array, which may be longer than they are, by any number of bytes."""
+    """The values in the data buffer of an array. The buffer may be longer, by any number of bytes."""
     end = array.offset + len(array)
     return np.frombuffer(array.buffers()[1] or b"", dtype, end)[array.offset :] if end else np.empty(0, dtype)
 

@@ -27,11 +27,15 @@ __all__ = ["arrow_array"]
 _NAMES = {"float16": "float16", "float32": "float32", "float64": "float64", "bool": "bool_"}
 _NAMES |= {f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _PLACES_PER_VALUE, _PLACES_NBYTES = 64, 64 << 20
+"""Bound on placeholders: a small value of many missing rows with a large type could need any amount of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The values of a node that its parent needs: the first `count`, or those at `rows`; any value will do for -1."""
+    """The values of a node that its parent needs: the first `count`, or those at `rows`.
+
+    A row of -1 stands for a missing value: any value can be its placeholder.
+    """
 
     count: int
     rows: Positions | None = None
@@ -68,7 +72,10 @@ def arrow_array(value: Value) -> Any:
 
 
 def _is_closed(value: Value, counts: list[int]) -> bool:
-    """Whether values that are not used, behind a missing one, refer to elements that exist."""
+    """Whether all values, also those in the place of missing ones, refer to elements that exist.
+
+    Only then can a column be shared as it is, with its values in the places of nulls.
+    """
     return all(
         child_need(node, value.columns[node.id], counts[node.id]) <= counts[child.id]
         for node in value.plan.nodes
@@ -93,7 +100,7 @@ def _inside(
 
 
 def _edges(starts: Positions, stops: Positions, want: _Wanted) -> tuple[Positions, Positions | None]:
-    """Offsets for lists; and the positions of their elements, if these are not contiguous from the first on."""
+    """Offsets for lists; and the positions of their elements, unless these are adjacent and can be shared."""
     dead = np.zeros(want.count, np.bool_) if want.rows is None else want.rows < 0
     if want.valid is not None:
         dead = dead | ~want.valid

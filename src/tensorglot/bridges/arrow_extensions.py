@@ -1,12 +1,13 @@
-"""Arrow's extension types, as arrays of the type that their values have.
+"""Arrow's extension types, converted to arrays of plain types with the same values.
 
-Storage alone would lose the meaning: a tensor's shape, which bytes are true, which side of
-an interval is open. So an extension type that is not in the table is refused by name.
+The storage alone would lose the meaning: the shape of a tensor, which bytes are true, which
+side of an interval is open. So an extension type that is not in the table is refused by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from tensorglot.errors import UnsupportedError, escape
@@ -49,20 +50,16 @@ def _tensors(array: Any) -> Any:
 
 
 def _fixed_lists(values: Any, count: int, length: int) -> Any:
-    """`count` lists, which also lists of length 0 can be."""
+    """`count` lists. Made from buffers, since pyarrow's constructor cannot count lists of length 0."""
     pa = library("pyarrow", "arrow")
     return pa.Array.from_buffers(pa.list_(values.type, length), count, [None], children=[values])
-
-
-def _storage(array: Any) -> Any:
-    return array.storage
 
 
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
     "arrow.bool8": lambda array: array.storage.cast(library("pyarrow", "arrow").bool_()),
     "arrow.fixed_shape_tensor": _tensors,
-    "arrow.json": _storage,
-    "arrow.uuid": _storage,
+    "arrow.json": attrgetter("storage"),
+    "arrow.uuid": attrgetter("storage"),
 }
 _HINTS = {
     "awkward": "pass the awkward array itself (ak.from_arrow)",

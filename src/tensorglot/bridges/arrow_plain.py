@@ -3,11 +3,11 @@
 Plain are numbers, bool, null, large texts and binaries, fixed-size binaries, date32, times,
 decimal128, and large lists, fixed-size lists, structs and maps of plain arrays. Dictionaries
 and runs are decoded, views become lists and texts, extension types the values they stand
-for. What is plain already is returned as it is. Other types pass unchanged: `arrow` refuses
-them by name.
+for. An array that is plain already is returned unchanged, and so are other types, which
+`arrow` refuses by name.
 
-Children come first: pyarrow cannot select elements of several encodings, and its cast of
-list views to lists gives wrong offsets.
+Children are converted first: pyarrow cannot select elements of several encodings, and its
+cast of list views to lists gives wrong offsets.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def as_plain(array: Any) -> Any:
 def take(array: Any, positions: Any) -> Any:
     """The elements at some positions.
 
-    They are taken from a copy: from a slice of fixed-size lists in fixed-size lists pyarrow 26 takes others.
+    They are taken from a copy (concat_arrays), because pyarrow 26 takes the wrong elements from a slice of
+    fixed-size lists in fixed-size lists.
     """
     return library("pyarrow", "arrow").concat_arrays([array]).take(positions)
 

@@ -121,10 +121,11 @@ def to_value(value: Any, plan: Plan) -> Value:
 
 
 def _without_nat(index: NDArray[np.int64], content: Any) -> NDArray[np.int64]:
-    """The positions of an option; those of NaT are missing, too."""
+    """The positions of an option, with -1 also for NaT: it is a missing value."""
     if not content.is_numpy or content.data.dtype.kind not in "mM" or content.data.ndim != 1:
         return index
-    return np.where(np.append(np.isnat(np.asarray(content.data)), True)[index], -1, index)  # -1 is the last of them
+    # An element is appended, so that the index -1 of a missing value finds True, too.
+    return np.where(np.append(np.isnat(np.asarray(content.data)), True)[index], -1, index)
 
 
 def _unsupported(type: Type, hint: str = ".tolist()") -> UnsupportedError:
@@ -266,9 +267,9 @@ def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
 
 
 def _reorder(node: Node, layout: Any, count: int, order: NDArray[np.int64]) -> Any:
-    """The elements of `count` values of a REPEAT, those of each value in another order."""
+    """The elements of `count` values of a REPEAT, with the elements of each value in the order given."""
     carry = (np.arange(count)[:, None] * node.size + order).reshape(-1)
-    return layout._carry(_awkward().index.Index64(carry), False)
+    return layout._carry(_awkward().index.Index64(carry), False)  # awkward has no public function for this
 
 
 def _block_layout(node: Node, values: NDArray[Any]) -> Any:

@@ -1,8 +1,8 @@
 """Dask: the tensors of any source as lazy arrays.
 
-A block of an array is read by the worker that needs it: what travels is the path, the
-name of the tensor and a slice. A worker keeps the archives that it has opened. To run
-the verbs on a cluster, pass its client as `executor=`.
+A block of an array is read by the worker that needs it: only the path, the name of the
+tensor and a slice are sent. A worker keeps the archives that it has opened. To run the
+verbs on a cluster, pass its client as `executor=`.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def open(
 def _array(array: Any, lazy: _Lazy, chunks: Any) -> dask.array.Array:
     meta: NDArray[Any] = np.empty((0,) * lazy.ndim, lazy.dtype)
     try:
+        # name=False: a random name, since hashing the contents would read them.
         made: dask.array.Array = array.from_array(lazy, chunks=chunks, name=False, asarray=False, meta=meta)
     except (TypeError, ValueError, ZeroDivisionError) as error:
         why = str(error).partition("\n")[0]
@@ -70,7 +71,7 @@ def _opened(reference: Reference) -> Archive:
 
 
 class _Lazy:
-    """What Dask slices: a tensor of a source that is opened elsewhere."""
+    """The array-like that Dask slices: a tensor of a source, which a worker opens when a block is computed."""
 
     def __init__(self, reference: Reference, archive: Archive, name: str) -> None:
         if name not in archive:

@@ -1,4 +1,4 @@
-"""DLPack both ways, for the element types that NumPy's own DLPack refuses, too.
+"""DLPack export and import, including the element types that NumPy's own DLPack refuses.
 
 NumPy exchanges integers, floats, complex numbers and bools. A bfloat16 or float8 array is
 exported as integers of its width, and then the type code in the exchanged structure is
@@ -59,7 +59,7 @@ def from_tensor(
     dl_device: tuple[int, int] | None = None,
     copy: bool | None = None,
 ) -> Any:
-    """The capsule that `Tensor.__dlpack__` gives, as the array API has it: BufferError for what cannot be exported."""
+    """The capsule of `Tensor.__dlpack__`, by the rules of the array API: BufferError if it cannot be exported."""
     if stream is not None:
         raise InputError("CPU memory has no streams: pass stream=None", rule="dlpack.stream", tensor=tensor.name)
     if dl_device is not None and tuple(dl_device) != _CPU:
@@ -74,6 +74,7 @@ def from_tensor(
     row = dtype_of(array.dtype, tensor.name)
     if row.packed:
         raise NotExportable(f"DLPack has no type for {row.name}", rule="dlpack.dtype", tensor=tensor.name)
+    # Only DLPack 1.0 can mark memory as read-only; for an older consumer such an array is copied.
     signalled = max_version is not None and max_version >= (1, 0)
     shared = held is not None and (array.size == 0 or np.may_share_memory(array, held))
     if copy is False and not (shared and (array.flags.writeable or signalled)):
@@ -89,7 +90,7 @@ def from_tensor(
 
 
 def _held(tensor: Tensor) -> NDArray[Any] | None:
-    """The memory that the elements of a tensor are in; None where they must be read."""
+    """The memory that holds the elements of a tensor; None if they must be read from a file."""
     part = tensor.parts.get("data") if tensor.layout == "dense" else None
     if part is None:
         return None
@@ -100,14 +101,14 @@ def _held(tensor: Tensor) -> NDArray[Any] | None:
 
 
 def to_numpy(value: Exporter) -> NDArray[Any]:
-    """The array that an exporter has, without a copy if it is in memory that the CPU reaches."""
+    """An exporter's data as an array, without a copy if the CPU can reach its memory."""
     incoming = _Incoming(value)
     array: NDArray[Any] = np.from_dlpack(incoming)
     return array if incoming.name is None else array.view(BY_NAME[incoming.name].require_numpy())
 
 
 class _Incoming:
-    """An exporter that shows NumPy only types that NumPy knows."""
+    """Wraps an exporter: a type that NumPy lacks is presented as an unsigned integer, and remembered in `name`."""
 
     def __init__(self, value: Exporter) -> None:
         self._value = value
@@ -118,7 +119,7 @@ class _Incoming:
             options["dl_device"] = _CPU
         try:
             capsule = self._value.__dlpack__(**options)
-        except TypeError:  # an exporter from before the options
+        except TypeError:  # an exporter older than DLPack 1.0, whose method takes no options
             capsule = self._value.__dlpack__()
         code = _type_code(capsule)
         self.name = _NAMES.get(code.value)

@@ -1,10 +1,10 @@
 """The functions of safetensors and bintensors, by their names and argument orders, over every format.
 
 `tensorglot.numpy`, `tensorglot.torch` and `tensorglot.jax` have them for their framework.
-They are `tg.open`, `tg.load` and `tg.save` in other words; what they add is the classes of
-errors that callers of those packages catch, and the rule of `save_file` that tensors of
-PyTorch which share memory are refused. A format is chosen by the suffix of a file, and is
-safetensors where that names none.
+They call `tg.open`, `tg.load` and `tg.save`. What they add: the classes of errors that
+callers of those packages catch, and the rule of `save_file` that PyTorch tensors which
+share memory are refused. The format follows from the suffix of a file; for an unknown
+suffix it is safetensors.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _FRAMEWORKS = {
     "np": "numpy", "numpy": "numpy",
     "jax": "jax", "flax": "jax",
 }  # fmt: skip
-"""Ours, by the names that people know."""
+"""Our name of a framework, by the names that safetensors accepts, and a few more."""
 _DEFAULT = "safetensors"
 _SLAB_NBYTES = 8 << 20
-"""Tensors that are read one by one share slabs of this size: one that is kept keeps so much alive."""
+"""Tensors that are read one by one share slabs of this size. A tensor that is kept keeps its whole slab alive."""
 
 
 def safe_open(
@@ -55,7 +55,7 @@ def safe_open(
 
 
 class SafeOpen:
-    """An open file. It and its slices end with the `with` block."""
+    """An open file. It and its slices can be used until the `with` block ends."""
 
     def __init__(self, filename: Readable, framework: str, device: Any, backend: Backend, format: str | None) -> None:
         self._framework = _framework(framework)
@@ -170,7 +170,7 @@ class Slice:
 
 @contextmanager
 def _refusals_of_layouts() -> Iterator[None]:
-    """A sparse tensor that the format cannot store is a ValueError in safetensors."""
+    """Raises InputError, a ValueError as in safetensors, for a sparse tensor that the format cannot store."""
     try:
         yield
     except UnsupportedError as error:
@@ -187,7 +187,7 @@ class DropIn:
     framework: str
     is_tensor: Callable[[Any], bool]
     refuse: Callable[[Mapping[str, Any], bool], None] = lambda tensors, ties: None
-    """Refuses tensors that cannot be stored as they are, in a format that has ties or not."""
+    """Refuses tensors that would not be restored as they are. Called with them, and whether the format keeps ties."""
 
     def save_file(
         self,
@@ -229,6 +229,7 @@ class DropIn:
         with their_errors():
             loaded = load(source, backend=backend, format=format)
         names = list(loaded)
+        # Popped one by one, so that an array is freed as soon as it has been copied to the device.
         return {name: place(name, _as_array(loaded.pop(name))) for name in names}
 
     def _check(self, tensors: Mapping[str, Any], format: str) -> None:
@@ -242,7 +243,7 @@ class DropIn:
 
 
 def _as_array(value: NDArray[Any] | Tensor) -> NDArray[Any]:
-    """What `load` gives; a Tensor that is no array raises its error."""
+    """A value of `load` as an array. A Tensor that NumPy cannot represent raises an error that says why."""
     return value.numpy() if isinstance(value, Tensor) else value
 
 
@@ -266,7 +267,7 @@ def _framework(name: object) -> str:
 
 
 def _placer(framework: str, device: Any) -> Callable[[str, NDArray[Any]], Any]:
-    """How an array becomes the framework's, on a device. An unknown device is refused here."""
+    """A function that converts an array to the framework's, on a device. An unknown device is refused at once."""
     convert = converter(framework)
     if framework == "torch":
         from tensorglot.bridges.torch import as_device, from_numpy
@@ -297,7 +298,7 @@ def _jax_device(device: Any) -> Any:
 
 @contextmanager
 def their_errors() -> Iterator[None]:
-    """A missing file is an error of ours, too."""
+    """Raises MissingFile for a missing file: both a FileNotFoundError and a TensorglotError."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""JAX arrays from NumPy arrays, and back: a JAX array is what NumPy calls array-like."""
+"""JAX arrays from NumPy arrays, and back, which `np.asarray` does."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def _as_arrow(column: Any) -> Any:
 
 
 def _frame(frame: Any, type: Type | None) -> Tensor:
-    """Records of the type given where its fields are the columns, else of the columns' own types."""
+    """Records of the type given, if its fields are the columns; else each column has its own type."""
     frame = _with_index(frame)
     series = {str(name): frame.iloc[:, i] for i, name in enumerate(frame.columns)}
     if len(series) < frame.shape[1]:
@@ -73,21 +73,21 @@ def _frame(frame: Any, type: Type | None) -> Tensor:
 
 
 def _with_index(frame: Any) -> Any:
-    """The frame with its index as columns, unless that has no name and numbers the rows from 0."""
+    """The frame with its index as columns, unless the index has no name and only numbers the rows from 0."""
     index = frame.index
     numbers = isinstance(index, library("pandas", "pandas").RangeIndex) and (index.start, index.step) == (0, 1)
     return frame if numbers and index.name is None else frame.reset_index()
 
 
 def _fields_for(type: Type | None, names: list[str], count: int) -> dict[str, Type]:
-    """The fields of a type for `count` records with fields of these names; none for other types."""
+    """The fields of a type, if it is one of `count` records with exactly these names; else empty."""
     fits = isinstance(type, Var) or (isinstance(type, Fixed) and type.size == count)
     row = type.element if fits and isinstance(type, Var | Fixed) else None
     return dict(row.fields) if isinstance(row, Struct) and {name for name, _ in row.fields} == set(names) else {}
 
 
 def _own_column(column: Any, known: Type | None) -> tuple[Type, Value]:
-    """The type of the elements of a column, which may be known from a trip through pandas, and its `var`."""
+    """The element type of a column, and its value as a `var`. `known` is the type that `to_pandas` noted."""
     if not _is_numpy(column):
         return tables.read_column(_as_arrow(column), known)
     element = typeof(np.zeros((), column.dtype))

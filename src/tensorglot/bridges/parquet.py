@@ -1,7 +1,7 @@
 """Parquet files of values, through pyarrow: the tables of `tables`, stored and read back with the same type.
 
-What Arrow has a type for and Parquet has not is stored as canonical bytes, too. A file
-is written atomically. Any Parquet file can be read; one of another program has the types
+A column of a type that Parquet does not restore is stored as canonical bytes. A file is
+written atomically. Any Parquet file can be read; a file of another program has the types
 that Arrow gives it.
 """
 
@@ -62,7 +62,7 @@ def _hides_fixed_lists(kind: Any, missing: bool, record: bool = False) -> bool:
 
 @lru_cache(maxsize=256)
 def _returns(kind: Any) -> bool:
-    """Whether Parquet gives back an Arrow type, but for units of time and the names of list elements."""
+    """Whether Parquet restores an Arrow type; units of time and the names of list elements may differ."""
     pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
     sink = pa.BufferOutputStream()
     try:
@@ -99,7 +99,7 @@ def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = N
             table = file.read(columns=names)
             table.validate(full=True)
             return from_table(table)
-        except (TensorglotError, FileNotFoundError, PermissionError):  # of a server
+        except (TensorglotError, FileNotFoundError, PermissionError):  # the server's answer, not the file's bytes
             raise
         except pa.ArrowNotImplementedError as error:
             raise UnsupportedError(str(error), rule="parquet.unsupported", path=text) from error

@@ -1,8 +1,8 @@
 """The table of supported libraries, looked up by the package of a value's class.
 
-The module of a library has a `BRIDGE`: how its values become tensors, the type they would
-have, and how an array goes back. It is imported with the first value of the library,
-which the caller has imported already.
+The module of a library has a `BRIDGE`: functions that convert its values to tensors, tell
+their type, and make its arrays of NumPy's. The module is imported when the first value
+of the library is converted; the library itself has been imported by then.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Bridge:
     type_of: Callable[[Any], Type] | None = None
     """The type of a value, where that is known without making the tensor."""
     from_numpy: Callable[[str, NDArray[Any]], Any] | None = None
-    """The library's own array of a tensor of some name."""
+    """The library's own array for a NumPy array; the name of the tensor is for errors."""
 
 
 _MODULES = {
@@ -63,7 +63,7 @@ def _bridge(module: str) -> Bridge:
 def find(value: Any) -> Bridge | None:
     """The bridge for a value, by its class or a base class of it."""
     kind = type(value)
-    if kind not in _OF_CLASS:
+    if kind not in _OF_CLASS:  # once for each class: coerce calls this for every value
         places = (place for base in kind.__mro__ for place in (base.__module__, base.__module__.partition(".")[0]))
         module = next((_MODULES[place] for place in places if place in _MODULES), None)
         _OF_CLASS[kind] = None if module is None else _bridge(module)
@@ -71,6 +71,9 @@ def find(value: Any) -> Bridge | None:
 
 
 def framework(name: str) -> Callable[[str, NDArray[Any]], Any] | None:
-    """How to make a framework's array of a NumPy array; None where that is not all that its values can be."""
+    """The function that makes a framework's array of a NumPy array.
+
+    None for NumPy itself, and for awkward, whose arrays are made of Tensors.
+    """
     check_choice(name, FRAMEWORKS, "framework", "load.framework")
     return None if name == "numpy" else _bridge(name).from_numpy

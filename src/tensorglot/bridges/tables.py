@@ -75,7 +75,7 @@ def to_table(value: Any, type: Type | None = None, storable: Storable = lambda a
 
 
 def _split(type: Type) -> tuple[str, Type]:
-    """How many rows a value has, and the type of one."""
+    """The dimension of the rows of a value ("fixed", "var", or "one" without a dimension), and the type of a row."""
     if isinstance(type, ty.Fixed):
         return "fixed", type.element
     return ("var", type.element) if isinstance(type, ty.Var) else ("one", type)
@@ -119,6 +119,7 @@ def _cells(tensor: Tensor, rows: str, row: Type) -> list[bytes]:
     data = bytes(tensor.serialize())
     if rows == "one":
         return [data]
+    # As a `var` of rows: its first column is the count, whichever dimension the value has.
     value = decode_all(data if rows == "var" else varint(len(tensor)) + data, ty.Var(row))
     node, plan, lists = value.plan.root.child, plan_of(row), value.lists(value.plan.root)
     positions = range(int(lists.starts[0]), int(lists.stops[0]))
@@ -143,7 +144,7 @@ def from_table(table: Any) -> Tensor:
 
 
 def known_rows(metadata: Mapping[Any, Any]) -> tuple[str, Type | None]:
-    """How many rows a table has, and the type of one, where its metadata has them."""
+    """The dimension of the rows and the type of a row, as `_split` gives them, from metadata; else "fixed" and None."""
     rows, row = metadata.get(_ROWS), metadata.get(_TYPE)
     if not (isinstance(rows, str) and isinstance(row, str)):
         return "fixed", None
@@ -183,7 +184,7 @@ def _read(array: Any, type: Type | None, rows: str) -> tuple[Type, Value]:
             if str(array.type) == "large_binary" and not array.null_count:
                 data = b"".join(array.to_pylist())
                 return type, decode_all(varint(len(array)) + data if rows == "var" else data, whole)
-        except (InputError, FormatError):  # a table that others have changed
+        except (InputError, FormatError):  # another program has changed the table: use its Arrow types
             pass
     type = arrow.element_type(array)
     whole = _whole(rows, len(array), type)
@@ -195,7 +196,10 @@ def _whole(rows: str, count: int, row: Type) -> Type:
 
 
 def _plain(type: Type) -> Type:
-    """What Arrow and Parquet keep of a type: no options, pointers and storage orders, tuples as structs, any unit."""
+    """A type as Arrow and Parquet restore it: without options, pointers and storage orders, units all seconds.
+
+    Tuples are structs, and all kinds of text are strings. Two types that are equal in this form may be the same.
+    """
     if isinstance(type, ty.Option | ty.Pointer | ty.Storage):
         return _plain(type.element)
     if isinstance(type, ty.Char | ty.FixedString | ty.TypeType):
@@ -236,7 +240,7 @@ def to_pandas(value: Any, type: Type | None = None) -> Any:
 
 
 def to_polars(value: Any, type: Type | None = None) -> Any:
-    """A DataFrame of records, or a Series. polars keeps no DyND type: `from_polars` needs it for the same value."""
+    """A DataFrame of records, or a Series of other values. polars keeps no metadata: pass the type to `from_polars`."""
     polars = library("polars", "polars")
     table = to_table(value, type, lambda array: _polars_has(array.type))
     for name in table.column_names:
@@ -249,7 +253,7 @@ def to_polars(value: Any, type: Type | None = None) -> Any:
 
 
 def from_polars(table: Any, type: Type | None) -> Tensor:
-    """The value of what polars gives as Arrow: of the type given if `to_polars` made it of such a value."""
+    """The value of an Arrow table or array of polars, of the type given if `to_polars` made it of that type."""
     pa = library("pyarrow", "arrow")
     if type is not None:
         rows, row = _split(type)
@@ -266,7 +270,7 @@ def _polars_names(name: str) -> bool:
 
 
 def _polars_has(kind: Any) -> bool:
-    """Whether polars has an Arrow type, and gives it back; others it converts, or ends the process's thread."""
+    """Whether polars restores an Arrow type. Other types it converts, or panics on."""
     is_ = library("pyarrow", "arrow").types
     if is_.is_timestamp(kind):
         return kind.unit != "s" and (kind.tz is None or kind.tz in zoneinfo.available_timezones())

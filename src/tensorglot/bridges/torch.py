@@ -60,7 +60,7 @@ def _torch() -> Any:
 
 @cache
 def _exchange(dtype: np.dtype[Any]) -> tuple[np.dtype[Any] | None, Any]:
-    """The type that PyTorch takes from NumPy, None if there is none, and its own type where that is another."""
+    """The NumPy type in which an array is passed to PyTorch (None if unsupported), and PyTorch's type if it differs."""
     torch = library("torch", "torch")
     row = dtype_of(dtype)
     own = getattr(torch, row.name, None)
@@ -70,7 +70,10 @@ def _exchange(dtype: np.dtype[Any]) -> tuple[np.dtype[Any] | None, Any]:
 
 
 def _private(array: NDArray[Any]) -> NDArray[Any]:
-    """A read-only array, to be written to: its own memory if that is private to the process, else a copy."""
+    """A writable array for a read-only one: the same memory if it is mapped privately, else a copy.
+
+    PyTorch has no read-only tensors, and a write to a private mapping does not reach the file.
+    """
     base: Any = array
     while isinstance(base, np.ndarray):
         base = base.base
@@ -90,7 +93,7 @@ def from_tensor(tensor: Tensor, device: Any = None) -> torch.Tensor:
 
 
 def as_device(device: Any) -> torch.device:
-    """A device by name, number or itself, which is there; the CPU for None."""
+    """The device of a name, a number or a device; the CPU for None. A device that is not available is refused."""
     torch = _torch()
     try:
         found = torch.device("cpu" if device is None else device)
@@ -152,7 +155,7 @@ def array_type(dtype: torch.dtype) -> np.dtype[Any] | None:
 
 @cache
 def _array_type(dtype: torch.dtype) -> tuple[np.dtype[Any] | None, torch.dtype | None]:
-    """NumPy's type for one of PyTorch, and the integer to exchange it as where NumPy itself lacks it."""
+    """NumPy's type for one of PyTorch, and the integer type in which it is exchanged if NumPy itself lacks it."""
     kind = str(dtype).removeprefix("torch.")
     row = BY_NAME.get(kind)
     if row is None or row.packed:
@@ -161,7 +164,7 @@ def _array_type(dtype: torch.dtype) -> tuple[np.dtype[Any] | None, torch.dtype |
 
 
 def shared_array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
-    """An array over the memory of a tensor, to be written to."""
+    """A writable array over the memory of a tensor."""
     if not tensor.is_cpu:
         raise InputError(
             f"out is on {tensor.device}: load to the CPU, then copy_() to the device", rule="out.device", tensor=name

@@ -1,8 +1,8 @@
 """Sparse and quantized tensors of PyTorch, as tensors of several parts.
 
 COO stays COO, with duplicates summed; CSR stays CSR, and the other compressed forms become
-it. The codes of a quantized tensor are kept, with its scales and zero points: one of each
-for the tensor becomes one for each position of the first axis, which has the same values.
+CSR. The codes of a quantized tensor are kept, with its scales and zero points. A single
+scale is repeated for each position of the first axis, since the layout has groups.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BITS = {"quint8": 8, "qint8": 8, "quint4x2": 4, "quint2x4": 2}
 
 
 def of_sparse(tensor: torch.Tensor, values: NDArray[Any]) -> Tensor:
-    """A tensor of a sparse one, in the form that `plain_sparse` gives; `values` are its values as an array."""
+    """A tensor of a sparse tensor in the form that `plain_sparse` returns; `values` has its values as an array."""
     torch = library("torch", "torch")
     shape = tuple(tensor.shape)
     kind = np.uint32 if max(*shape, values.size, 1) < 1 << 32 else np.uint64

@@ -106,7 +106,7 @@ def load_model(
             raise _wrong_names(type(model).__name__, missing, unexpected)
         wanted = [name for name in archive if name in state and name not in others]
         kinds = [_check_fit(archive, name, state[name]) for name in wanted]
-        # No two of them overlap: of those that do, `others` has all but one.
+        # No two of these overlap: of each group that shares memory, `others` has all but one.
         direct = {
             name: to_numpy(name, state[name])
             for name, kind in zip(wanted, kinds, strict=True)
@@ -121,7 +121,7 @@ def load_model(
 
 
 def _check_fit(archive: Archive, name: str, own: torch.Tensor) -> np.dtype[Any]:
-    """The type of a tensor of a file, which can be copied to one of a module."""
+    """The element type of a tensor of the file. Raises StateError if it cannot be copied to the module's tensor."""
     if own.is_meta:
         raise StateError(
             "the module is on the meta device, which has no memory: call to_empty(device=...) first",
@@ -166,7 +166,7 @@ def _wrong_names(model: str, missing: list[str], unexpected: list[str]) -> State
 
 
 def _others(state: Mapping[str, torch.Tensor], archive: Archive) -> dict[str, Literal["same", "unexpected"]]:
-    """Names whose memory is read under another name, and whether the file also has them untied."""
+    """Names whose memory is read under another name: "same", or "unexpected" if the file has other bytes for it."""
     found: dict[str, Literal["same", "unexpected"]] = {}
     for group in sharing_groups(state):
         whole = covering(state, group)
@@ -187,6 +187,6 @@ def _place(tensor: Tensor) -> list[tuple[object, ...]]:
 
 
 def _in_place(own: torch.Tensor, kind: np.dtype[Any]) -> bool:
-    """Whether a tensor's memory can be read into as it is."""
+    """Whether the file can be read directly into a tensor's memory."""
     plain = own.is_cpu and own.is_contiguous() and not own.is_conj() and not own.is_neg()
     return plain and array_type(own.dtype) == kind

@@ -37,6 +37,7 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
 def sharing_groups(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
     """The names of tensors that have memory in common, directly or through others, in the order of the state."""
     strided = library("torch", "torch").strided
+    # In the order of addresses, a tensor can only overlap those before it that end after its beginning.
     extents = sorted(
         (str(tensor.device), *extent(tensor), name)
         for name, tensor in state.items()
@@ -85,7 +86,7 @@ def covering(state: Mapping[str, torch.Tensor], group: list[str]) -> list[str]:
 
 
 def shared_names(state: Mapping[str, torch.Tensor], *, ties: bool) -> list[str]:
-    """Names of tensors that share memory, of the first group that does; with `ties`, unless they are tied."""
+    """The first group of names that share memory. With `ties`, tensors that are the same view do not count."""
     for group in sharing_groups(state):
         if not (ties and all(tied(state[name], state[group[0]]) for name in group)):
             return group

@@ -50,7 +50,8 @@ def array_of_list(values: Sequence[Any]) -> NDArray[Any]:
         raise InputError(f"not an array of numbers: {error}", rule="bson.vector.kind") from error
     if array.dtype.hasobject:
         _refuse_missing(_test_each(array, lambda item: item is None or type(item).__name__ == "NAType"), "missing")
-    elif array.dtype.kind == "f" and np.isnan(array).any():  # np.asarray turns a masked element of a list into NaN
+    # np.asarray turns a masked element of a list into NaN: look for it among the original values.
+    elif array.dtype.kind == "f" and np.isnan(array).any():
         _refuse_missing(_test_each(np.array(values, object), lambda item: item is np.ma.masked), "masked")
     return array
 

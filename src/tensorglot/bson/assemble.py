@@ -111,7 +111,8 @@ def assemble(parts: Iterable[Batch], options: MatrixOptions) -> Assembled:
 
 
 def assemble_each(parts: Iterable[Batch], on_missing: OnMissing) -> Iterator[VectorData]:
-    """The vectors of each batch, as they are stored. Rows of NaN before the first vector wait for its size."""
+    """The vectors of each batch, as they are stored. Rows of NaN before the first vector come with it: only then is
+    the length of a row known."""
     matrix = _GrowableMatrix(MatrixOptions(on_missing=on_missing))
     for part in parts:
         matrix.add(part)
@@ -144,7 +145,7 @@ class _GrowableMatrix:
         if absent < len(missing):
             self._row = batch.row(self._row)
         block = self._append(len(missing) - skipped)
-        if absent == skipped:
+        if absent == skipped:  # no rows of NaN: the vectors fill the block without gaps
             if len(block):
                 batch.gather(cast("Row", self._row), as_bytes(block))
             return
@@ -223,7 +224,7 @@ class _GrowableMatrix:
         if packed and row.kind.name != "packed_bit":
             raise InputError(f"packed=True needs packed_bit vectors, found {row.kind.name}", rule="bson.packed")
         matrix = self._matrix if self._filled == len(self._matrix) else self._matrix[: self._filled]
-        if self._options.ignored_bits == "zero" and row.padding:
+        if self._options.ignored_bits == "zero" and row.padding:  # in place; apply_ignored_bits would copy
             matrix[:, -1] &= 256 - (1 << row.padding)
         matrix = apply_ignored_bits(matrix, row.padding, self._options.ignored_bits)
         if packed:

@@ -1,12 +1,12 @@
-"""A codec for pymongo, so that documents with a `Vector` are stored and read without a call of ours.
+"""A codec for pymongo: documents with a `Vector` are stored and read by pymongo's own calls.
 
     registry = tg.bson.type_registry()
     collection = database.get_collection("products", CodecOptions(type_registry=registry))
     collection.insert_one({"embedding": tg.bson.Vector([0.5, 1.0])})
     collection.find_one()["embedding"]                      # Vector(float32[2]: 0.5, 1.0)
 
-A binary of another subtype, and a payload that breaks a rule of vectors, are pymongo's
-Binary as before: a collection can always be read.
+A binary of another subtype, and a payload that breaks a rule of vectors, stay pymongo's
+Binary, so that every collection can be read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["type_codec", "type_registry"]
 
 
 def type_codec() -> TypeCodec:
-    """pymongo's TypeCodec for `Vector`, for a registry with codecs of your own."""
+    """pymongo's TypeCodec for `Vector`, to add to a TypeRegistry of your own."""
     options, binary = library("bson.codec_options", "mongo"), library("bson.binary", "mongo")
 
     class VectorCodec(options.TypeCodec):  # type: ignore[misc, name-defined]
@@ -49,6 +49,6 @@ def type_codec() -> TypeCodec:
 
 
 def type_registry(codecs: Iterable[Any] = ()) -> TypeRegistry:
-    """pymongo's TypeRegistry that encodes and decodes `Vector`, with other codecs beside it."""
+    """A TypeRegistry of pymongo that encodes and decodes `Vector`, and has the other codecs given."""
     registry: TypeRegistry = library("bson.codec_options", "mongo").TypeRegistry([type_codec(), *codecs])
     return registry

@@ -89,6 +89,7 @@ def unpack_bits(data: NDArray[np.uint8], padding: int) -> NDArray[np.bool_]:
 
 def is_vector(value: Any) -> bool:
     """Whether a value carries its own dtype and padding, so that it is not treated as plain numbers or bytes."""
+    # pymongo's Binary is a subclass of bytes with a subtype. Its BinaryVector is recognised by its attributes.
     if isinstance(value, (bytes, Binary)):
         return getattr(value, "subtype", None) == VECTOR_SUBTYPE
     return all(hasattr(value, name) for name in ("padding", "dtype", "data"))
@@ -208,7 +209,7 @@ def _stack(rows: Sequence[Any], kind: Kind | None, ignored_bits: IgnoredBits) ->
 
 
 def _infer(array: NDArray[Any], family: str, value: Any) -> Kind:
-    """Infers the vector dtype from an array's; an empty list has none to infer from."""
+    """The vector dtype for an array's element type. An empty list has no element type to infer from."""
     if family not in _INFERRED or (isinstance(value, (list, tuple)) and not array.size):
         what = array.dtype if array.size else "an empty list"
         raise InputError(
@@ -249,6 +250,7 @@ def _as_float32(array: NDArray[Any], target: np.dtype[Any]) -> NDArray[Any]:
         return array
     with np.errstate(over="ignore"):
         data = array.astype(target)
+    # Only a wider float can overflow: every integer of 64 bits is below the largest float32.
     if array.dtype.itemsize > 4 and array.dtype.kind == "f":
         _refuse_outside(np.isinf(data) & np.isfinite(array), array, "the range of float32")
     return data

@@ -52,9 +52,9 @@ __all__ = [
 ]
 
 ABSENT = 0
-"""The kind of a value that its document does not have."""
+"""The kind of a value that is absent: its document has no such field."""
 BSON_SUFFIX = ".bson"
-"""A column that is not an array is stored as bytes: a document {name: value} for each row, under the name with this."""
+"""Suffix of the tensor of a column that is not an array: the bytes of a document {name: value} for each row."""
 PLAIN_DTYPES: dict[int | None, str] = {
     DOUBLE: "<f8", INT32: "<i4", INT64: "<i8", BOOL: "|b1", DATE: "<i8", OBJECT_ID: "V12",
 }  # fmt: skip
@@ -154,6 +154,7 @@ def _join(kinds: NDArray[np.uint8], values: Sequence[bytes]) -> ValueColumn:
 def gather(data: memoryview, column: wire.Column) -> ValueColumn:
     """Copies the values of one field out of a run of documents."""
     spans = zip(column.begins.tolist(), column.ends.tolist(), strict=True)
+    # Slices of bytes are cheaper than slices of a memoryview, unless most of the data is not needed.
     whole = bytes(data) if column.ends.sum() - column.begins.sum() > len(data) // 4 else data
     return _join(column.kinds, [bytes(whole[begin:end]) for begin, end in spans])
 
@@ -182,7 +183,7 @@ def from_values(values: Iterable[Any] | ValueColumn) -> ValueColumn:
 
 
 def from_plain(values: NDArray[Any], kind: int, there: NDArray[np.bool_] | None = None) -> ValueColumn:
-    """The column of one type that `plain` makes this array of, absent where `there` is false."""
+    """The inverse of `ValueColumn.plain`: a column of one type, absent where `there` is false."""
     dtype = np.dtype(PLAIN_DTYPES[kind])
     kinds = np.full(len(values), kind, np.uint8)
     sizes = np.full(len(values), dtype.itemsize, np.int64)
@@ -195,11 +196,11 @@ def from_plain(values: NDArray[Any], kind: int, there: NDArray[np.bool_] | None 
 def encode_by_pymongo(value: Any) -> Raw:
     """Encodes any value that pymongo supports."""
     data = library("bson", "mongo").encode({"": value})
-    return Raw(data[4], data[6:-1])
+    return Raw(data[4], data[6:-1])  # a document: length (4 bytes), type, the empty name's NUL, the value, NUL
 
 
 def as_bson(value: Any) -> Any:
-    """Vectors, and the values of pymongo that Python lacks, at any depth."""
+    """Encodes a vector, or a value of a class of pymongo's `bson` package; called for values of other classes."""
     if is_vector(value):
         return Binary(VECTOR_SUBTYPE, encode(value, ignored_bits="keep"))
     if type(value).__module__.startswith("bson."):

@@ -42,11 +42,11 @@ class Embeddings:
     key: str
     vectors: VectorData
     ids: ValueColumn | None
-    """None if the source has none: a file with only a matrix."""
+    """None if the source has no ids: a file with only a matrix."""
     fields: Mapping[str, ValueColumn] = field(default_factory=dict)
     """Other fields by their dotted paths."""
     ranges: Ranges | None = None
-    """What int8 vectors were quantized with."""
+    """The ranges with which int8 vectors were quantized."""
     new_ranges: bool = False
     """Whether no file has the ranges yet: `quantize` found them."""
 
@@ -70,6 +70,7 @@ class Embeddings:
         if own_ids is not None and not own_ids.kinds.all():
             raise InputError(f"row {int(np.argmin(own_ids.kinds))} has no _id", rule="bson.ids")
         values = (key, vectors, own_ids, columns, ranges, new_ranges)
+        # The class is frozen: __init__ converts its arguments, so it sets the fields itself.
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
@@ -87,9 +88,8 @@ class Embeddings:
         return len(self.vectors.data)
 
     def __repr__(self) -> str:
-        beside = [*(() if self.ids is None else (ID,)), *self.fields]
         what = f"{len(self)} × {self.vectors.row} '{escape(self.key)}'"
-        return f"Embeddings({what}, with {', '.join(map(escape, beside)) or 'no ids'})"
+        return f"Embeddings({what}, with {', '.join(map(escape, self.columns)) or 'no ids'})"
 
     def under(self, key: str) -> Embeddings:
         """The same under another key."""
@@ -198,7 +198,7 @@ def _grow(matrix: NDArray[Any], filled: int, rows: int) -> NDArray[Any]:
 
 
 def check_counts(ids: Sized | None, columns: Mapping[str, Sized], rows: int) -> None:
-    """Every column has a value for each vector."""
+    """Refuses a column that has not one value for each vector."""
     for name, column in (*columns.items(), *(() if ids is None else ((ID, ids),))):
         if len(column) != rows:
             raise InputError(

@@ -29,7 +29,7 @@ class FieldReport(Record):
     padding: int | None
     vectors: int
     vectors_nbytes: int
-    """Of the vectors, with their lengths and heads."""
+    """Bytes of the vectors, with the length and the head of each."""
     documents: int
     """All documents, including those without the field."""
     trouble: str | None
@@ -40,7 +40,7 @@ class FieldReport(Record):
     """BSON types of the numbers in arrays."""
     arrays_nbytes: int = 0
     saved_nbytes: int = 0
-    """What a migration of the arrays would save; vectors take fewer bytes, and no key for each number."""
+    """Bytes that a migration of the arrays would save: a vector has smaller numbers, and no key for each of them."""
 
 
 def inspect(source: Any) -> list[FieldReport]:

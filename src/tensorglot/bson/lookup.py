@@ -1,4 +1,4 @@
-"""Names that do not exist in a database: an error with the nearest ones, instead of zero documents."""
+"""Errors for collections and fields that do not exist, with the nearest names. MongoDB itself returns no documents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["check_collection", "no_field", "refuse_nothing"]
 
 _SAMPLE = 100
-"""Documents whose fields are suggested."""
+"""Documents whose field names are collected for suggestions."""
 
 
 def check_collection(collection: Collection[Any]) -> None:
@@ -36,9 +36,9 @@ def check_collection(collection: Collection[Any]) -> None:
 
 
 def refuse_nothing(collection: Collection[Any], key: str) -> None:
-    """Says why no document had the field, if the collection or the key does not exist."""
+    """Raises an error if no document had the field because the collection or the field does not exist."""
     check_collection(collection)
-    path_bytes(key)
+    path_bytes(key)  # refuses an invalid path
     if collection.find_one({key: {"$exists": True}}, {"_id": 1}) is None:
         names = sorted({path for document in collection.find({}, limit=_SAMPLE) for path in _paths(document)})
         if names:

@@ -83,7 +83,7 @@ def migrate(
     check_flags(dry_run=dry_run)
     batch_size = as_integer(batch_size, "batch_size", "migrate.batch_size", 1)
     require()
-    path_bytes(key)
+    path_bytes(key)  # refuses an invalid path
     query = {"$and": [dict(filter or {}), {key: {"$type": "array"}}]}
     total = collection.count_documents(query) if progress is not None else 0
     cursor = collection.find_raw_batches(query, {key: 1}, sort=[("_id", 1)], batch_size=batch_size)
@@ -148,6 +148,7 @@ def _migrate_batch(collection: Collection[Any], key: str, data: memoryview, resu
         skipped=result.skipped + len(ids) - len(updates),
         reasons=tuple(reasons),
         nbytes_before=result.nbytes_before + sum(len(one.array.data) for one in converted),
+        # A binary is its length (4 bytes), its subtype (1) and the payload.
         nbytes_after=result.nbytes_after + sum(5 + len(one.payload) for one in converted),
         largest_error=max([result.largest_error, *(one.error() for one in converted)]),
     )
@@ -172,7 +173,7 @@ def _convert(own_id: Raw, array: Raw) -> _Converted:
 
 
 def _count_equal(collection: Collection[Any], key: str, converted: Sequence[_Converted]) -> int:
-    """How many of the documents have the vector of their array now, whoever wrote it."""
+    """How many of the documents now have the vector that their array was converted to, by any client."""
     from bson.raw_bson import RawBSONDocument
 
     expected = {found.own_id: found.payload for found in converted}

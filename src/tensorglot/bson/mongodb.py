@@ -64,7 +64,7 @@ def write_matrix(
     """
     whole = coerce_vector(matrix, dtype, None, 2)
     new_id = require().ObjectId
-    path_bytes(key)
+    path_bytes(key)  # refuses an invalid path
     count = len(whole.data)
     for what, given in (("ids", ids), ("documents", documents)):
         if given is not None:
@@ -150,7 +150,7 @@ class Query:
     progress: Progress | None = None
 
     def expected_rows(self) -> int:
-        """Returns the number of documents if the server has it in its metadata, else 0."""
+        """The number of documents, for allocating memory, if the server knows it without a query; else 0."""
         return 0 if self.filter else self.collection.estimated_document_count()
 
     def batches(self, ids: IdReader | None = None) -> Iterator[Batch]:
@@ -158,6 +158,7 @@ class Query:
         require()
         path_bytes(self.key)
         wanted, filter = {"_id": 0, self.key: 1, **dict.fromkeys(self.fields, 1)}, self.filter or {}
+        # The size of one document decides how many are requested at a time.
         sample = b"".join(self.collection.find_raw_batches(filter, wanted, limit=1))
         count = max(_LEAST_BATCH, _READ_NBYTES // max(1, len(sample)))
         cursor = self.collection.find_raw_batches(filter, wanted, batch_size=count)
@@ -251,6 +252,7 @@ def pymongo_ids(data: memoryview, column: Column) -> list[Any]:
     """Decodes ids as pymongo does: all at once, as the fields of one document."""
     rows = zip(column.kinds.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
     body = b"".join(
-        b"%c%d\0%b" % (kind or NULL, i, bytes(data[begin:end])) for i, (kind, begin, end) in enumerate(rows)
+        b"%c%d\0%b" % (kind or NULL, i, bytes(data[begin:end]))  # an absent id (kind 0) becomes null
+        for i, (kind, begin, end) in enumerate(rows)
     )
     return list(require().decode(document_of(body)).values())

@@ -257,7 +257,7 @@ def _norms(rows: Scores) -> Scores:
 
 
 def _fits_float32(norms: Scores) -> bool:
-    """Whether products of such vectors neither overflow nor underflow in float32; infinite ones are not estimated."""
+    """Whether products of vectors with these norms stay within float32; infinite vectors are scored singly anyway."""
     usual = norms[np.isfinite(norms) & (norms != 0)]
     return not usual.size or bool(usual.min() > _SMALL and usual.max() < _LARGE)
 
@@ -269,6 +269,8 @@ def _search(scorer: _Scorer, count: int) -> Nearest:
     worst = np.full(queries, -np.inf)
     """The score that a row must have to be among the best so far."""
     for block in scorer.blocks():
+        # A row can be among the best if its estimate, at most `margin` off, reaches the worst of them: either
+        # the exact score so far, or the k-th estimate of this block, which may itself be `margin` too high.
         floor = np.maximum(scorer.estimate_of(worst), _kth(block.scores, count) - block.margin) - block.margin
         query, row = np.nonzero((block.scores >= floor[:, None]) | block.singly)
         exact = scorer.score_again(block.scores[query, row], query, row + block.first)
@@ -319,7 +321,7 @@ class _Pairs:
         for query in np.flatnonzero(found.indices[:, -1:].min(axis=1, initial=0) < 0):
             there = found.indices[query]
             there = there[there >= 0]
-            others = np.setdiff1d(np.arange(2 * count), there)
+            others = np.setdiff1d(np.arange(2 * count), there)  # more than `count`, since fewer are there
             found.indices[query, len(there) :] = others[: count - len(there)]
         return found
 

@@ -36,9 +36,10 @@ class _Form:
     lowest_first: bool = False
     """The first element is the lowest bit of a byte."""
     whole_bytes: bool = False
-    """Bits come in multiples of eight: the padding cannot be stored."""
+    """Only whole bytes can be stored: the number of bits must be a multiple of eight."""
 
 
+# pgvector's limits are those of its types vector (16,000 dimensions) and bit (83,886,080 bits).
 _FORMS: Final[dict[tuple[str, str], _Form]] = {
     ("pgvector", "float32"): _Form(">f4", header=struct.Struct(">Hxx"), max_count=16_000),
     ("pgvector", "packed_bit"): _Form("|u1", header=struct.Struct(">i"), max_count=83_886_080),

@@ -39,15 +39,15 @@ from tensorglot.wire.bson_value import BOOL, DATE, DOUBLE, INT32, INT64, OBJECT_
 __all__ = ["ParquetSource", "open_parquet", "write_parquet"]
 
 _MARK = b"bson"
-"""The key of the metadata of a column whose BSON type Arrow does not have."""
+"""Metadata key that marks a column whose BSON type Arrow does not have."""
 _EMPTY = b"\5\0\0\0\0"
 """A document without fields."""
 _BUFFER_NBYTES = 1 << 20
-"""A column of a row group is read in such pieces, not whole."""
+"""Size of the pieces in which a column of a row group is read; pyarrow would otherwise read the whole column."""
 _REQUESTED_NBYTES = 8 << 20
 """The same from a server, by several requests at a time."""
 _GUESSED_COUNT = 1024
-"""Numbers of a vector in a column of lists without a fixed size."""
+"""Assumed length of a vector in a column of lists without a fixed size, to choose the rows of a batch."""
 _KINDS = {"double": DOUBLE, "int32": INT32, "int64": INT64, "bool": BOOL}
 
 
@@ -60,11 +60,7 @@ def write_parquet(place: Place, kinds: Mapping[str, int | None], batches: Iterab
     with open_target(place) as target, _closing(_Sink(target)) as sink:
         out = pa.PythonFile(sink, mode="w")
         for batch in batches:
-            columns = {} if batch.ids is None else {ID: batch.ids}
-            made = [
-                _arrow_column(pa, name, column, kinds[name])
-                for name, column in (*columns.items(), *batch.fields.items())
-            ]
+            made = [_arrow_column(pa, name, column, kinds[name]) for name, column in batch.columns.items()]
             made.append(_arrow_vectors(pa, batch))
             schema = pa.schema([field for field, _ in made])
             if sink.writer is None:
@@ -74,7 +70,10 @@ def write_parquet(place: Place, kinds: Mapping[str, int | None], batches: Iterab
 
 @contextmanager
 def _closing(sink: _Sink) -> Iterator[_Sink]:
-    """Ends the file. After an error pyarrow's writer would do so when it is collected: what it writes then is lost."""
+    """Closes pyarrow's writer, which ends the file.
+
+    After an error, too, as the garbage collector would otherwise close it; what it writes then is discarded.
+    """
     try:
         yield sink
     except BaseException:
@@ -91,7 +90,7 @@ class _Sink:
 
     closed = False
     lost = False
-    """The target is given up."""
+    """Whether the target was abandoned after an error: writes are discarded."""
     writer: Any = None
 
     def __init__(self, target: Target) -> None:
@@ -210,10 +209,10 @@ def open_parquet(
 
 @contextmanager
 def _parsing(path: str) -> Iterator[None]:
-    """Whatever pyarrow raises for the bytes of a file is an error of that file."""
+    """Converts the errors that pyarrow raises for invalid bytes to FormatError."""
     try:
         yield
-    except (TensorglotError, FileNotFoundError, PermissionError):  # of a server
+    except (TensorglotError, FileNotFoundError, PermissionError):  # the server's answer, not the file's bytes
         raise
     except (OSError, ValueError, KeyError, IndexError, TypeError, NotImplementedError, MemoryError) as error:
         raise FormatError(f"not a valid Parquet file: {error}", rule="parquet.file", path=path) from error
@@ -279,6 +278,6 @@ def _value_column(pa: Any, table: Any, name: str) -> ValueColumn:
 
 
 def _counts(array: Any, kind: Any) -> NDArray[Any]:
-    """The integers that dates are, zero for nulls."""
+    """Dates or timestamps as their integers, zero for nulls."""
     counts: NDArray[Any] = array.view(kind).fill_null(0).to_numpy()
     return counts

@@ -43,7 +43,7 @@ _URLS = ("mongodb://", "mongodb+srv://")
 _USER = re.compile("//[^/]*@")
 _TIMEOUT_MS = 5000
 _TAIL = re.compile(r" \(configured timeouts:.*|, Timeout: .*|, full error: .*", re.S)
-"""What the driver adds to the reason of a failure: its settings, and the state of every server."""
+"""What pymongo appends to the reason of a failure, and is removed: its settings and the state of every server."""
 
 
 def is_collection(place: Place) -> bool:
@@ -72,7 +72,7 @@ def place_text(place: Place) -> str:
 
 
 def locate_files(given: Given, *places: Place | None) -> list[Any]:
-    """The places; those of files with the options for their servers. Options that nothing uses are an error."""
+    """The places; files become Places with the options for their servers. Options need a file at a URL."""
     files = [None if place is None or is_collection(place) else place for place in places]
     located = locate_each(given, *files)
     return [place if file is None else file for place, file in zip(places, located, strict=True)]
@@ -80,7 +80,7 @@ def locate_files(given: Given, *places: Place | None) -> list[Any]:
 
 @contextmanager
 def collection_at(place: Place) -> Iterator[Collection[Any]]:
-    """Connects to a collection; one of pymongo's is passed on with its own errors."""
+    """Connects to the collection of a URL. A collection of pymongo is yielded as it is, and keeps pymongo's errors."""
     require()
     if not isinstance(place, str):
         yield place

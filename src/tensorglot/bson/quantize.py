@@ -106,7 +106,7 @@ def _step(low: NDArray[Any], high: NDArray[Any]) -> NDArray[np.float64]:
 
 def _to_bytes(values: NDArray[Any], low: NDArray[Any], high: NDArray[Any]) -> NDArray[np.int8]:
     step = _step(low, high)
-    step[step == 0] = 1
+    step[step == 0] = 1  # a dimension with one value: every code is the lowest, whatever the step
     out = np.empty(values.shape, np.int8)
     for start in range(0, len(values), _BLOCK_ROWS):
         block = (values[start : start + _BLOCK_ROWS] - low.astype(np.float64)) / step

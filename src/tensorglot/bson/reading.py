@@ -1,8 +1,9 @@
 """`read_embeddings`: vectors with ids and chosen fields, from a collection, a dump, Parquet or a container.
 
 In a container, ids and fields are tensors beside the matrix: `_id` (numbers, or twelve
-bytes for each ObjectId), a name for each field; a column that is no array is the bytes
-of its BSON documents, under the name with `.bson`. Ranges are NAME.low and NAME.high.
+bytes for each ObjectId), and one tensor for each field. A column that is not an array is
+stored as the bytes of its BSON documents, with the suffix `.bson`. Ranges are NAME.low and
+NAME.high.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def read_embeddings(
 
 
 def _nothing(stream: Stream, plan: ReadPlan) -> Embeddings:
-    """No document matches, or none has a vector, which is refused unless a filter explains it."""
+    """The result without any vector. It is refused if the key does not exist; a filter may match no document."""
     stream.refuse(stream.key)
     columns = {name: from_values(()) for name in plan.fields}
     return Embeddings(np.empty((0, 0), np.float32), stream.key, None, columns)

@@ -65,9 +65,9 @@ def recall(
 ) -> Recall:
     """Measures recall at k of int8 and packed bits against float32.
 
-    Without `queries`, `sample` rows of the matrix are the queries, each of which is not
-    its own neighbour. Queries are quantized with the ranges of the matrix. `k` is 1, 10 and
-    100 by default, as far as there are as many rows.
+    Without `queries`, `sample` rows of the matrix are the queries, and a row is not counted
+    as its own neighbour. Queries are quantized with the ranges of the matrix. `k` is 1, 10
+    and 100 by default; a k that exceeds the number of rows is left out.
     """
     check_choice(metric, _METRICS, "metric", "recall.metric")
     sample = as_integer(sample, "sample", "recall.sample", 1)
@@ -96,26 +96,25 @@ def recall(
     bits, bit_queries = quantize(values, "packed_bit"), quantize(wanted, "packed_bit")
     most = max(sizes)
     truth = _search(values, wanted, most, metric, own)
-    searches: list[tuple[str, Any, Any, Metric]] = [
-        ("int8", small, small_queries, metric),
-        ("int8, dequantized", small.dequantize(), wanted, metric),
-        ("packed_bit", bits, bit_queries, "hamming"),
+    searches: list[tuple[str, int, Any, Any, Metric]] = [
+        ("int8", small.data.nbytes, small, small_queries, metric),
+        ("int8, dequantized", small.data.nbytes, small.dequantize(), wanted, metric),
+        ("packed_bit", bits.data.nbytes, bits, bit_queries, "hamming"),
     ]
-    nbytes = {"int8": small.data.nbytes, "int8, dequantized": small.data.nbytes, "packed_bit": bits.data.nbytes}
     rows = []
-    for name, stored, asked, by in searches:
+    for name, nbytes, stored, asked, by in searches:
         found = _search(stored, asked, most, by, own)
-        rows.append(RecallRow(name, nbytes[name], tuple(_share(truth[:, :size], found[:, :size]) for size in sizes)))
+        rows.append(RecallRow(name, nbytes, tuple(_share(truth[:, :size], found[:, :size]) for size in sizes)))
     return Recall(len(values), values.shape[1], len(wanted), metric, sizes, values.nbytes, tuple(rows))
 
 
 def _search(matrix: Any, queries: Any, k: int, metric: Metric, own: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """The k nearest rows of each query, without the row that the query is."""
+    """The k nearest rows of each query. `own` has the rows that are the queries, which are left out."""
     if own is None:
         return nearest(matrix, queries, k, metric).indices
     found = nearest(matrix, queries, k + 1, metric).indices
     others = found != own[:, None]
-    others[others.all(axis=1), -1] = False
+    others[others.all(axis=1), -1] = False  # the query's own row was not found: drop the last, to keep k
     left: NDArray[np.int64] = found[others].reshape(len(found), k)
     return left
 

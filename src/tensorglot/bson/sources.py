@@ -55,7 +55,7 @@ class Run:
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
     missing: NDArray[np.bool_]
-    """Per document; `begins` and `ends` have only the others."""
+    """Which documents have no vector; `begins` and `ends` are those of the other documents."""
     ids: list[Any] | None
 
     def row(self, like: Row | None) -> Row:
@@ -186,6 +186,7 @@ def _find_in_run(data: memoryview, names: Sequence[bytes], ids: IdReader | None,
     there = ~missing
     binary = column.kinds == wire.BINARY
     if binary.any():
+        # A binary is its length (4 bytes), its subtype (1 byte) and the payload.
         binary[binary] = np.frombuffer(data, np.uint8)[column.begins[binary] + 4] == VECTOR_SUBTYPE
     wrong = np.flatnonzero(there & ~binary)
     if wrong.size:

@@ -2,9 +2,9 @@
 
 A column of one type that arrays have, with a value in every row, is an array. Texts and
 dates are nested values, in formats that hold them. Any other column is the bytes of its
-documents {name: value}, under the name with `.bson`. On the way to a container a column
-is in unnamed files, in the form that the container gets; from a container it comes in one
-pass over the bytes of its tensor, which also compares their checksum.
+documents {name: value}, with the suffix `.bson`. Before it is written to a container, a
+column is collected in unnamed files, in the form that the container stores. It is read
+in one pass over the bytes of its tensor, which also compares their checksum.
 """
 
 from __future__ import annotations
@@ -61,7 +61,10 @@ class Form(Enum):
 
 
 def form_of(name: str, kind: int | None, *, complete: bool, nested: bool) -> Form:
-    """By the only type of the values, whether each row has one, and whether the format holds nested values."""
+    """The form of a column, by the only type of its values (None for several) and whether every row has a value.
+
+    `nested` says whether the format can store nested values.
+    """
     if not complete:
         return Form.DOCUMENTS
     if kind == STRING and nested:
@@ -94,7 +97,7 @@ def tensor_of(name: str, column: ValueColumn, *, nested: bool) -> tuple[str, Any
 
 
 class ColumnSpool:
-    """A column on its way to a container; it exists until it is closed."""
+    """A column in unnamed files, before it is written to a container. The files exist until it is closed."""
 
     def __init__(self, name: str, kind: int | None, form: Form, directory: str | None) -> None:
         self._name = name
@@ -122,7 +125,7 @@ class ColumnSpool:
             self._end = int(ends[-1]) if texts else self._end
 
     def tensor(self) -> tuple[str, Tensor]:
-        """What was added, as a tensor over the files, with its name."""
+        """The name of the column's tensor, and the tensor: spans of the files."""
         name, rows = stored_name(self._name, self._form), self._rows
         if self._offsets is not None:
             parts = {
@@ -161,7 +164,7 @@ class ColumnSource:
 
     rows: int
     read: Callable[[], Callable[[int], ValueColumn]]
-    """Begins to read: each call of the result gives the next rows."""
+    """Starts a pass. The function that it returns is called with a number of rows, and returns the next ones."""
 
     def __len__(self) -> int:
         return self.rows
@@ -210,7 +213,7 @@ class PartBytes:
         self._left = part.nbytes
 
     def read_into(self, out: memoryview) -> int:
-        """Fills `out`, as far as there are bytes. The last ones are given when the checksum was compared."""
+        """Fills `out`, as far as there are bytes. The last bytes are returned only after the checksum has matched."""
         done = 0
         while done < min(len(out), self._left):
             if not self._held:
@@ -221,7 +224,7 @@ class PartBytes:
             self._held = self._held[len(piece) :]
             done += len(piece)
         self._left -= done
-        if not self._left:
+        if not self._left:  # the end of the iterator compares the checksum
             for _ in self._chunks:
                 pass
         return done
@@ -280,7 +283,7 @@ class _Texts:
 
 
 class _Cut:
-    """Columns of any lengths, cut to as many rows as are wanted."""
+    """Columns of any lengths, regrouped to the number of rows that `take` asks for."""
 
     def __init__(self, columns: Iterator[ValueColumn]) -> None:
         self._columns = columns

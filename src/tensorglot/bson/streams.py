@@ -44,7 +44,7 @@ DEFAULT_KEY = "embedding"
 """The name of vectors that come from a place without names."""
 LOW, HIGH = ".low", ".high"
 _BATCH_ROWS = 1 << 14
-"""Most vectors of a batch: short ones may have long fields beside them."""
+"""Most vectors of a batch, however short they are: the other fields of their documents may be long."""
 _SAMPLE = 100
 """Documents searched for a vector field if none was named."""
 
@@ -74,7 +74,7 @@ class ReadPlan:
 
 
 def _ignore(name: str) -> None:
-    """A place whose names were checked before anything was read."""
+    """The default of `Stream.refuse`, for places whose names were checked before anything was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Stream:
     repeatable: bool = True
     expected_rows: int = 0
     refuse: Callable[[str], None] = field(default=_ignore)
-    """Says why no document had the key, or a field."""
+    """Called with a key or field that no document had; raises an error that says why, if it does not exist."""
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def _only(reports: Iterable[FieldReport]) -> str:
 
 
 class _Tap:
-    """Copies ids and fields out of batches that pass by."""
+    """Collects ids and fields of batches while `assemble_each` consumes their vectors."""
 
     def __init__(self, names: Sequence[str], *, skip: bool) -> None:
         self._paths = {name: wire.path_bytes(name) for name in names}
@@ -240,7 +240,7 @@ class _ArchiveSource:
 
 
 def _row_blocks(tensor: Tensor, nbytes: int | None) -> Iterator[NDArray[Any]]:
-    """A matrix in blocks of rows, decoded in one pass; whole if that is wanted, or if it is no plain matrix."""
+    """A matrix in blocks of rows, decoded in one pass. One block with nbytes=None, or if it is not a plain matrix."""
     part = tensor.parts.get("data")
     dtype = tensor.dtype
     row_nbytes = tensor.shape[1] * dtype.itemsize if dtype is not None and tensor.ndim == 2 else 0

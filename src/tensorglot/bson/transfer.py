@@ -1,11 +1,11 @@
-"""`transfer`: embeddings from one place to another in batches, quantized on the way if that is wanted.
+"""`transfer`: embeddings from one place to another in batches, quantized on the way if requested.
 
 Memory does not depend on the number of documents. Nothing is written before all of the
-source was read once and found valid: that pass counts the rows, and finds the types of
-the fields, the ranges of the dimensions and the ids that follow from the contents. A file
-is then read a second time. A collection may change between two reads, so what was read
-is kept in an unnamed file: a dump, beside the target, or for a target that is no local
-file in the directory for temporary files.
+source has been read once and found valid: that pass counts the rows, and finds the types
+of the fields and the ranges of the dimensions. Then the source is read a second time. A
+collection may change between two reads, so its documents are kept in an unnamed file (a
+dump) beside the target, or in the directory for temporary files if the target is not a
+local file.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ class _Look:
 
 
 def _number(batches: Callable[[], Iterator[Embeddings]]) -> Callable[[], Iterator[Embeddings]]:
-    """Gives each row an id that follows from all contents, which are read once more."""
+    """Gives each row an id derived from the contents of all rows, which takes one more pass over them."""
     digest = Digest()
     for batch in batches():
         digest.add(batch)
@@ -220,7 +220,7 @@ def _number(batches: Callable[[], Iterator[Embeddings]]) -> Callable[[], Iterato
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What happens to each batch on its way."""
+    """The changes to each batch: its key, whether it keeps ids, quantization."""
 
     key: str
     quantize: Literal["int8", "packed_bit"] | None

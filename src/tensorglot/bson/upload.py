@@ -98,7 +98,7 @@ def documents(found: Embeddings) -> list[bytes]:
 
 
 def _bodies(tree: Tree) -> list[bytes]:
-    """The elements of each row, joined; a subdocument without any is left out."""
+    """The elements of each row, joined. A subdocument without elements is left out."""
     columns = [
         node
         if isinstance(node, list)
@@ -143,7 +143,7 @@ def _add(total: Written, part: Written) -> Written:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Some rows, on their way to a collection."""
+    """Some rows to be written to a collection."""
 
     collection: Collection[Any]
     found: Embeddings
@@ -165,6 +165,7 @@ class _Batch:
         made = documents(self.found) if new else []
         _, errors = self._bulk_write([InsertOne(self.raw_document(made[i])) for i in new])
         refused = {new[i]: error for i, error in errors.items()}
+        # An _id that exists by now: another client, or a run that was interrupted, inserted it.
         there |= self._compare([i for i, error in refused.items() if error["code"] == _DUPLICATE])
         failed = {i: error["errmsg"] for i, error in refused.items() if i not in there}
         conflicts = [i for i, equal in there.items() if not equal]
@@ -253,6 +254,7 @@ class _Batch:
             for number in range(len(found_ids)):
                 i = places.get(_identity(found_ids.raw(number)))
                 if i is not None:
+                    # An absent field (b"") is not written, so it does not have to be equal.
                     stored[i] = all(own[i] in (b"", elements[path][number]) for path, own in fields.items())
         return stored
 
@@ -265,7 +267,7 @@ _MISSING = "does not exist"
 
 
 def _identity(own_id: Raw) -> Any:
-    """What makes an id equal to another for the server: numbers of any type are compared by value."""
+    """A key by which ids compare as on the server: numbers of any type by their value, others by their bytes."""
     if own_id.kind in (DOUBLE, INT32, INT64):
         return decode_value(memoryview(own_id.data), own_id.kind, 0, len(own_id.data))
     return own_id

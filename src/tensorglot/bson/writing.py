@@ -51,7 +51,7 @@ class Survey:
     kinds: Mapping[str, int | None]
     """The BSON type of `_id` and of each field, None where it has several."""
     complete: frozenset[str]
-    """Those of them that every row has."""
+    """Names of the columns that have a value in every row."""
     ranges: Ranges | None = None
     new_ranges: bool = False
 
@@ -180,10 +180,11 @@ def dump(batches: Iterable[Embeddings]) -> Iterator[bytes]:
 
 
 def _write_container(file: FilePlace, survey: Survey, batches: Iterator[Embeddings]) -> None:
-    """Writes tensors: the matrix as it comes, the columns at the end, since each is a tensor of its own."""
+    """Writes the matrix batch by batch, then the columns. A tensor must be complete before the next one begins, so
+    the columns are spooled meanwhile."""
     spec = for_target(file, None)[0]
     first = next(batches)
-    if len(first) == survey.rows:
+    if len(first) == survey.rows:  # the only batch: nothing has to be spooled
         save(file, _columns(first, spec) if spec.names else {UNNAMED: first.matrix})
         return
     with Writer(file) as out, ExitStack() as spools:

@@ -13,7 +13,7 @@ the table below.
     report, view                    pictures, in a browser
     formats, completion, demo       about tensorglot itself
 
-    complete    what the shell completes
+    complete    shell completion of names, refs, formats and types
     exits       errors to exit codes
     options     arguments that several commands share
     terminal    tables, colours, bars
@@ -50,9 +50,9 @@ COMMANDS = {
     "edit": "Change the metadata and the tensors of a file.",
     "vectors": "Move vectors between files and MongoDB, and make them smaller.",
     "dynd": "Serialize values of any type to canonical bytes, and back.",
-    "store": "Keep every version of a checkpoint, for little more than one.",
+    "store": "Keep every version of a checkpoint, in little more space than one.",
     "report": "Write a page with pictures of every tensor, or of what changed.",
-    "view": "Show the same page for files of any size, in the browser.",
+    "view": "Show such a page in the browser, for files of any size.",
     "formats": "List the formats and what each can read, write and store.",
     "completion": "Print a completion script for a shell.",
     "demo": "Make a small checkpoint and run the main commands on it.",
@@ -61,7 +61,7 @@ COMMANDS = {
 _ELSEWHERE = {
     "quantize": "; did you mean `convert --quantize SCHEME`, or `vectors quantize` for embeddings?",
 }
-"""Where to find what is an option or a command of a group."""
+"""Words that are not commands: the option or the command of a group that does it."""
 TERMINATING = (signal.SIGHUP, signal.SIGTERM)
 
 

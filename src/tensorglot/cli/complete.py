@@ -1,7 +1,7 @@
-"""What the shell completes: names of tensors in the file, refs of the store, formats, element types.
+"""Shell completion: names of tensors in a file, refs of a store, formats, element types.
 
-Called while somebody types: nothing is printed, whatever goes wrong, and names that a
-shell could not show on one line are left out.
+Called while the user types: nothing is printed, not even an error, and names that a shell
+could not show on one line are left out.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ def _starting(words: Iterable[str], typed: str) -> list[str]:
 
 
 def _typed_before(context: click.Context, *names: str) -> str | None:
-    """An argument that was typed before. Where an option awaits its value, click has not assigned the arguments."""
+    """An argument that was typed before the cursor.
+
+    While the value of an option is completed, click has not assigned arguments to parameters: they are in `args`.
+    """
     found = (context.params.get(name) for name in names)
     return next(filter(None, found), context.args[0] if context.args else None)
 
 
 def complete_names(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
-    """Names of the file that was typed before."""
+    """Names of tensors in the file that was typed before the cursor."""
     import tensorglot as tg
 
     file = _typed_before(context, "file", "source")

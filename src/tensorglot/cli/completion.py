@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorglot.cli.options import as_json
-from tensorglot.cli.terminal import print_json
+from tensorglot.cli.terminal import print_result
 
 __all__ = ["command"]
 
@@ -29,7 +29,4 @@ def command(shell: str, as_json: bool) -> None:
     kind = get_completion_class(shell)
     assert kind is not None  # noqa: S101
     script = kind(commands, {}, "tensorglot", "_TENSORGLOT_COMPLETE").source()
-    if as_json:
-        print_json({"shell": shell, "script": script})
-    else:
-        print(script)
+    print_result({"shell": shell, "script": script}, script, as_json=as_json)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["COLOURS", "command", "print_diff"]
 
 COLOURS = {"added": "green", "removed": "red", "shape": "magenta", "type": "magenta", "layout": "magenta"}
-"""Of a row on a terminal, by its change; one of many values is yellow."""
+"""Colour of a row on a terminal, by its change. A row in which many values changed is yellow."""
 MANY = 0.1
-"""Share of the values of a tensor."""
+"""The share of a tensor's values that counts as many."""
 
 
 class Row(NamedTuple):
@@ -62,7 +62,7 @@ SORTS: dict[str, Callable[[Row], tuple[float, str]]] = {
 
 
 def _largest(row: Row, measure: str) -> float:
-    """Rows without that number last: added, removed, another shape."""
+    """A measure of a row, to sort by; -1 for rows without it (added, removed, another shape), which come last."""
     found = None if row.values is None else getattr(row.values, measure)
     return -1.0 if found is None else float(found)
 
@@ -70,8 +70,8 @@ def _largest(row: Row, measure: str) -> float:
 @click.command
 @click.argument("one", type=click.Path())
 @click.argument("two", type=click.Path())
-@click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Numbers this close are the same.")
-@click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="The same, times the larger magnitude.")
+@click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute tolerance.")
+@click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="Tolerance relative to the larger magnitude.")
 @click.option(
     "--sort", type=click.Choice(list(SORTS)), help="By name, or by the largest difference or share; default: as in ONE."
 )
@@ -82,10 +82,10 @@ def command(one: str, two: str, atol: float, rtol: float, sort: str | None, limi
     """Compare two files: names, types, shapes, values, metadata.
 
     Exits with 1 if they differ. Formats do not count: the same tensors in two formats
-    are the same. NaN equals NaN. Numbers are the same if they differ by at most atol +
-    rtol times the larger of the two magnitudes; so is the relative difference. A
-    tensor has one row, the last line is the sum. Values are compared in bounded memory.
-    - is stdin.
+    are the same. NaN equals NaN. Numbers are the same if they differ by at most atol
+    plus rtol times the larger of the two magnitudes. Relative differences are relative
+    to that magnitude, too. A tensor has one row; the last line has the totals. Values
+    are compared in bounded memory. - is stdin.
 
     \b
     Examples:

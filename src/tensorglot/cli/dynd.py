@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorglot.cli.options import as_json, storage_option, storage_options_for, storage_options_of
-from tensorglot.cli.terminal import print_json
+from tensorglot.cli.terminal import print_json, print_result
 
 if TYPE_CHECKING:
     from tensorglot.model.tensor import Tensor
@@ -28,9 +28,10 @@ _output = click.option("-o", "--output", type=click.Path(), help="Write to this 
 def command() -> None:
     """Serialize values of any type to canonical bytes, and back.
 
-    A value is JSON, an array in a .npy file, or a table in a .parquet file. In JSON bytes are {"$hex": "00ff"}, a
-    complex number is the pair of its parts, and an element of array[T] is {"$type":
-    ..., "$value": ...}. Files may be at URLs. Each of the commands has --json.
+    A value is JSON, an array in a .npy file, or a table in a .parquet file. In JSON
+    bytes are {"$hex": "00ff"}, a complex number is the pair of its parts, and an
+    element of array[T] is {"$type": ..., "$value": ...}. Files may be at URLs. Each
+    of the commands has --json.
 
     \b
     Examples:
@@ -79,8 +80,8 @@ def encode(file: str, type_text: str | None, pack: bool, as_hex: bool, output: s
 def decode(file: str, type_text: str | None, as_hex: bool, output: str | None, as_json: bool) -> None:
     """Print the value of canonical bytes, as JSON.
 
-    Without --type the bytes have their type before them, as a .dynd file has. With
-    --json the type is printed, too. With -o the value goes to a file.
+    Without --type the bytes must begin with their type, as a .dynd file does. With
+    --json the type is printed, too. With -o the value is written to a file.
 
     \b
     Examples:
@@ -123,10 +124,7 @@ def type_(text: str | None, file: str | None, as_json: bool) -> None:
         raise click.UsageError("Pass a type, or a file with --of.")
     storage_options_of(file)
     type = dynd.parse(text) if text is not None else _value(file or "-", None).type
-    if as_json:
-        print_json({"type": str(type), "symbolic": symbolic(type)})
-    else:
-        print(type)
+    print_result({"type": str(type), "symbolic": symbolic(type)}, str(type), as_json=as_json)
 
 
 @command.command
@@ -141,7 +139,7 @@ def type_(text: str | None, file: str | None, as_json: bool) -> None:
 def cbor(
     file: str, type_text: str | None, dag: bool, decoding: bool, as_hex: bool, output: str | None, as_json: bool
 ) -> None:
-    """Write a value as CBOR, or print one that is CBOR.
+    """Write a value as CBOR, or print the value of CBOR.
 
     \b
     Examples:

@@ -37,7 +37,7 @@ __all__ = ["command"]
 @click.option(
     "--drop", metavar="NAME", multiple=True, help="Drop a tensor; may be repeated.", shell_complete=complete_names
 )
-@click.option("--in-place", is_flag=True, help="Copy nothing: write only behind or over the end of the file.")
+@click.option("--in-place", is_flag=True, help="Do not copy the file: append to it, or rewrite its end.")
 @reading_options
 def command(
     file: str,
@@ -114,7 +114,7 @@ def _tensors(given: tuple[str, ...], option: str, files: ExitStack) -> dict[str,
 
 
 def _split(place: str) -> tuple[str, str]:
-    """FILE and TENSOR, which may be left out; the colons of a scheme and of a port separate nothing."""
+    """FILE and TENSOR, which may be absent. The colons of a URL's scheme and port are no separators."""
     if "://" not in place and Path(place).exists():
         return place, ""
     whole = place.find("/", place.find("://") + 3) if "://" in place else 0

@@ -47,6 +47,7 @@ EXITS: dict[int, str] = {
 }
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
+    # The first class that matches decides.
     (click.ClickException, 2),
     (InputError, 2),
     (TensorNotFound, 2),
@@ -91,7 +92,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    """A warning in one line; where in the source it comes from tells a user of the command line nothing."""
+    """Prints a warning in one line, without the source line: that would not help a user of the command line."""
     label = click.style("warning:", fg="yellow", bold=True) if styled(sys.stderr) else "warning:"
     print(label, one_line(str(message)), file=sys.stderr, flush=True)
 
@@ -121,7 +122,8 @@ def _report(error: BaseException, code: int, as_json: bool) -> None:
         return
     message = error.describe(command_line=True) if isinstance(error, TensorglotError) else _message(error)
     label = click.style("error:", fg="red", bold=True) if styled(sys.stderr) else "error:"
-    lines = message.split("\n") if getattr(error, "rule", "").startswith("dynd.type.") else [message]  # with a caret
+    # An error in the text of a type has a second line, with a caret under the position.
+    lines = message.split("\n") if getattr(error, "rule", "").startswith("dynd.type.") else [message]
     print(label, "\n".join(map(one_line, lines)), file=sys.stderr, flush=True)
 
 

@@ -20,8 +20,8 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
 
     A CID is a hash of type, shape and values: the same tensor has the same CID in
     every container, compressed or not. The last line is the CID of all tensors and
-    their names, without metadata. Checksums are compared where there are any: a
-    tensor that fails has no CID, is listed, and makes the exit code 1.
+    their names, without metadata. Checksums are compared if there are any: a tensor
+    that fails is listed without a CID, and the exit code is 1.
 
     \b
     Examples:

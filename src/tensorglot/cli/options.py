@@ -33,7 +33,7 @@ _STORAGE_OPTIONS = "tensorglot.storage_options"
 
 
 def file_argument(command: F) -> F:
-    """The file, which every error of the command names."""
+    """The argument FILE. Its path is added to every error of the command."""
 
     @wraps(command)
     def with_path(*args: Any, file: str, **options: Any) -> Any:
@@ -54,7 +54,7 @@ def as_json(command: F) -> F:
 
 
 def writing_options(command: F) -> F:
-    """How the target is written."""
+    """The options for writing the target."""
     for option in (
         click.option("--format", hidden=True, expose_value=False, callback=_name_the_option),
         click.option(
@@ -80,13 +80,13 @@ def writing_options(command: F) -> F:
 
 
 def _name_the_option(context: click.Context, parameter: click.Parameter, given: str | None) -> None:
-    """`--format` is the format of a file that is read; where one is written, people mean another option."""
+    """Explains that --format, which other commands have for the file they read, is --to here."""
     if given is not None:
         raise click.UsageError("No such option '--format': --to is the format to write.", context)
 
 
 def reading_options(command: F) -> F:
-    """How one file is read, and the form of the output."""
+    """The options for reading one file, and --json."""
     return click.option(
         "--format",
         metavar="NAME",
@@ -96,7 +96,7 @@ def reading_options(command: F) -> F:
 
 
 def storage_option(command: F) -> F:
-    """How to reach the server of a URL; `storage_options` has what was given."""
+    """The option --storage-option. `storage_options` returns what was given."""
     return click.option(
         "--storage-option",
         metavar="KEY=VALUE",
@@ -108,7 +108,7 @@ def storage_option(command: F) -> F:
 
 
 def _keep_storage_options(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> None:
-    """A value may be a secret: errors name the option only."""
+    """Keeps the pairs for `storage_options`. A value may be a secret, so errors do not quote it."""
     if any("=" not in text for text in given):
         raise click.UsageError("--storage-option takes KEY=VALUE.", context)
     if given:
@@ -122,12 +122,12 @@ def storage_options() -> dict[str, str] | None:
 
 
 def storage_options_for(place: str) -> dict[str, str] | None:
-    """The same for one of several places; None if it is not a URL."""
+    """The storage options for one of several places; None if it is not a URL."""
     return storage_options() if "://" in place else None
 
 
 def storage_options_of(*places: str | None) -> list[dict[str, str] | None]:
-    """The same for each of several places; given for none, that is an error."""
+    """The storage options for each of several places. Refused if they were given and no place is a URL."""
     found = [None if place is None else storage_options_for(place) for place in places]
     if storage_options() is not None and not any(found):
         raise click.UsageError("--storage-option needs a URL.")

@@ -34,6 +34,7 @@ __all__ = [
     "one_line",
     "print_fields",
     "print_json",
+    "print_result",
     "print_table",
     "progress_bar",
     "screen_lines",
@@ -46,7 +47,7 @@ PIPE_PADDING = 60
 NARROWEST = 12
 """The minimum width of a column, even if the table then does not fit."""
 WIDE = 40
-"""Columns that are usually short are elastic from here on."""
+"""The width from which a column that is usually short becomes elastic."""
 WRAPPED_LINES = 8
 """A value that would take more lines is elided."""
 
@@ -55,7 +56,7 @@ escape_whole = partial(escape, longest=sys.maxsize)
 
 
 def name_text(name: str) -> str:
-    """The name of a tensor in a table, where nothing would be seen of an empty one: as errors have it."""
+    """The name of a tensor in a table. An empty name is shown as '', as in errors."""
     return escape_whole(name) or "''"
 
 
@@ -87,6 +88,14 @@ def message(text: str) -> None:
 def print_json(value: Any) -> None:
     """One document, indented on a terminal. NaN and infinities must be text already."""
     print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, allow_nan=False))
+
+
+def print_result(document: Any, text: str, *, as_json: bool) -> None:
+    """A result as a JSON document or as text."""
+    if as_json:
+        print_json(document)
+    else:
+        print(text)
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
@@ -197,8 +206,11 @@ def _pad(text: str, width: int, right: bool) -> str:
 
 
 def _shorten_cells(cells: Sequence[str], width: int) -> list[str]:
-    """Cells that fit. The common prefix of the long ones is elided first: it tells nothing. Then whatever leaves
-    more of them distinct: what is before the middle, or at the beginning."""
+    """Cells shortened to a width. The common prefix of the long ones is elided first, since it distinguishes nothing.
+
+    If that is not enough, two ways are tried, eliding before the middle or at the beginning: the one that leaves
+    more cells distinct is used.
+    """
     long = [cell for cell in cells if _width(cell) > width]
     pairs = zip(min(long, default=""), max(long, default=""), strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(long) > 1 else 0

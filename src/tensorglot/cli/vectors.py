@@ -26,10 +26,10 @@ DEFAULT_KEY = "embedding"
 def command() -> None:
     """Move vectors between files and MongoDB, and make them smaller.
 
-    A place is a file (.bson, .parquet, .npz, .npy, or a container such as .zt), also at a
-    URL, or a collection, mongodb://HOST/DATABASE.COLLECTION. The _id of each vector goes with it,
-    and so do the fields that are named with --field; only a .npy file has no room for
-    them. Each of the commands has --json.
+    A place is a file (.bson, .parquet, .npz, .npy, or a container such as .zt), also
+    at a URL, or a collection, mongodb://HOST/DATABASE.COLLECTION. The _id of each
+    vector is kept, and so are the fields named with --field; only a .npy file cannot
+    store them. Each of the commands has --json.
 
     \b
     Examples:
@@ -90,7 +90,10 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Write nothing, only rep
 
 
 def _transfer(command: Callable[..., int]) -> Callable[..., int]:
-    """A command that takes a Move, with the arguments and options that make one, `@as_json` below it included."""
+    """A decorator for a command that takes a Move: adds the arguments and options of one.
+
+    `@as_json` stands below it, so that --json is the last option of the help.
+    """
 
     @functools.wraps(command)
     def run(source: str, target: str, name: str | None, key: str | None, **options: Any) -> int:
@@ -130,12 +133,12 @@ def import_(move: Move, dtype: str | None) -> int:
 
     TARGET is a collection, or a .bson file, which is replaced. Numbers become float32
     vectors, int8 stays int8, bool becomes packed bits; bytes that are packed bits
-    already need --dtype packed_bit. A source without ids gets some that follow from
-    its contents.
+    already need --dtype packed_bit. A source without ids gets ids derived from its
+    contents.
 
-    An interrupted import is completed by running it again: what is there already is
-    counted as unchanged. A document that exists with other values is left alone,
-    listed, and makes the exit code 1; --update overwrites its vector and fields.
+    An interrupted import is completed by running it again: documents that exist are
+    counted as unchanged. A document that exists with other values is not changed but
+    listed, and the exit code is 1; --update overwrites its vector and fields.
 
     \b
     Examples:
@@ -197,9 +200,7 @@ def inspect(source: str, as_json: bool) -> int:
     ]
     if any(field.arrays for field in fields):
         columns[4:4] = [Column("arrays", [f"{field.arrays:,}" for field in fields], right=True)]
-        columns[6:6] = [
-            Column("saved", [human_nbytes(field.saved_nbytes) for field in fields], right=True),
-        ]
+        columns[6:6] = [Column("saved", [human_nbytes(field.saved_nbytes) for field in fields], right=True)]
     print_table(columns)
     return 1 if any(field.trouble for field in fields) else 0
 
@@ -219,7 +220,7 @@ def quantize(move: Move, to: Any, ranges: str | None, use_ranges: str | None, on
     Bytes spread the range of each dimension over 256 steps. The ranges, which undo it
     and are needed for queries, go into TARGET: in a container as NAME.low and
     NAME.high, in Parquet as metadata of the column. A collection, a .bson and a .npy
-    file have no room for them and need --ranges FILE.
+    file cannot store them and need --ranges FILE.
 
     \b
     Examples:
@@ -299,7 +300,7 @@ def migrate(collection: str, key: str, dry_run: bool, batch_size: int, as_json: 
     """Turn arrays of numbers in a collection into float32 vectors.
 
     A document is changed only if its array is still the one that was read. An array
-    with other values than numbers is not changed, is listed, and makes the exit code 1.
+    with other values than numbers is not changed but listed, and the exit code is 1.
     An interrupted run is completed by running it again.
 
     \b

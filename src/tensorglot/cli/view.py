@@ -22,12 +22,13 @@ __all__ = ["command"]
 @click.option("--browser/--no-browser", default=True, help="Open the page in a browser.")
 @reading_options
 def command(file: str, file2: str | None, port: int, browser: bool, format: str | None, as_json: bool) -> None:
-    """Show the same page for files of any size, in the browser.
+    """Show such a page in the browser, for files of any size.
 
-    Reads the index, serves the page on localhost, and computes the statistics of a
-    tensor when its card is opened. With two files a tensor is compared when its card is
-    opened, and all of them by a button of the page. The address contains a random token:
-    requests without it are refused. Runs until it is interrupted.
+    The page is that of `tensorglot report`. Reads the index, serves the page on
+    localhost, and computes the statistics of a tensor when its card is opened. With two
+    files a tensor is compared when its card is opened, and all of them by a button of
+    the page. The address contains a random token: requests without it are refused.
+    Runs until it is interrupted.
 
     \b
     Examples:

@@ -9,11 +9,11 @@
     to_table(value), to_pandas(value), to_polars(value)    back with array(table)
     to_parquet(value, path)    from_parquet(path)          Parquet files
 
-A value is a Tensor, an array of NumPy, awkward or Arrow, or plain Python. The result is
-a Tensor: `.numpy()`, `.tolist()`, `.awkward()`, `.arrow()`, `.cid()`. A type is a Type or
-its text; the default is `typeof(value)`.
+A value is anything that `tg.save` accepts: a Tensor, an array of NumPy, awkward or Arrow,
+plain Python. The result is a Tensor: `.numpy()`, `.tolist()`, `.awkward()`, `.arrow()`,
+`.cid()`. A type is a Type or its text; the default is `typeof(value)`.
 
-If bytes are accepted, serializing the result gives the same bytes again.
+The mapping is a bijection: bytes that are accepted serialize to the same bytes again.
 
     coerce          any value to a Tensor
     export          a Tensor to NumPy, plain Python, a dense Tensor
@@ -103,7 +103,11 @@ class Writable(Protocol):
 
 def array(value: Any, type: Type | str | None = None) -> Tensor:
     """A value as a tensor in memory."""
-    return coerce(value, None if type is None else as_type(type))
+    return coerce(value, _type_or_none(type))
+
+
+def _type_or_none(type: Type | str | None) -> Type | None:
+    return None if type is None else as_type(type)
 
 
 def serialize(value: Any, type: Type | str | None = None) -> memoryview:
@@ -112,7 +116,7 @@ def serialize(value: Any, type: Type | str | None = None) -> memoryview:
 
 
 def _bytes(tensor: Tensor, before: bytes) -> memoryview:
-    """The bytes given, then the canonical bytes of a tensor, in new memory."""
+    """`before`, then the canonical bytes of a tensor, in new memory."""
     _check_readable(tensor)
     if tensor.layout != "dense":
         data = encode(from_tensor(tensor))
@@ -136,6 +140,7 @@ def _check_readable(tensor: Tensor) -> None:
     except InputError as error:
         if tensor.offset is None:
             raise
+        # A tensor of a file: the file exceeds the limit, not the caller.
         raise LimitError(error.message, rule=error.rule, tensor=tensor.name, offset=tensor.offset) from error
 
 
@@ -164,7 +169,7 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
     if not hasattr(stream, "write"):
         raise InputError(f"{_kind(stream)} has no write(): pass a binary stream", rule="dynd.stream")
     total = 0
-    for piece in _pieces(value, None if type is None else as_type(type)):
+    for piece in _pieces(value, _type_or_none(type)):
         at = 0
         while at < len(piece):  # a raw stream may write less
             try:
@@ -234,7 +239,7 @@ def from_cbor(
 ) -> Tensor:
     """Decodes a value from CBOR, which states its type; `type`, where given, must be the same."""
     check_choice(profile, get_args(Profile), "profile", "dynd.cbor.profile")
-    wanted = None if type is None else as_type(type)
+    wanted = _type_or_none(type)
     limits = as_limits(limits)
     raw = inputs.Memory(data).window.tobytes()
     content: bytes | memoryview
@@ -257,22 +262,22 @@ def from_json(text: str | bytes, type: Type | str | None = None) -> Tensor:
     """The value of a JSON text; the type decides how it is read, and is inferred where none is given."""
     if not isinstance(text, str | bytes | bytearray):
         raise InputError(f"JSON must be str or bytes, not {_kind(text)}", rule="dynd.json")
-    return json_form.from_json(text, None if type is None else as_type(type))
+    return json_form.from_json(text, _type_or_none(type))
 
 
 def to_table(value: Any, type: Type | str | None = None) -> Any:
-    """An Arrow table, with a column for each field of a record, or else one: `array(table)` is the value again."""
-    return provided("dynd.to_table")(value, None if type is None else as_type(type))
+    """An Arrow table: records have a column for each field, other values one. `array(table)` restores the value."""
+    return provided("dynd.to_table")(value, _type_or_none(type))
 
 
 def to_pandas(value: Any, type: Type | str | None = None) -> Any:
-    """A DataFrame of records, or a Series, with Arrow's types."""
-    return provided("dynd.to_pandas")(value, None if type is None else as_type(type))
+    """A pandas DataFrame of records, or a Series of other values, with Arrow's types."""
+    return provided("dynd.to_pandas")(value, _type_or_none(type))
 
 
 def to_polars(value: Any, type: Type | str | None = None) -> Any:
-    """A DataFrame of records, or a Series. polars keeps no DyND type: pass it to `array`."""
-    return provided("dynd.to_polars")(value, None if type is None else as_type(type))
+    """A polars DataFrame of records, or a Series of other values. To convert it back, pass the type to `array`."""
+    return provided("dynd.to_polars")(value, _type_or_none(type))
 
 
 def to_parquet(
@@ -283,7 +288,7 @@ def to_parquet(
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes a value as a Parquet file, atomically; also at a URL."""
-    provided("dynd.to_parquet")(value, path, None if type is None else as_type(type), storage_options)
+    provided("dynd.to_parquet")(value, path, _type_or_none(type), storage_options)
 
 
 def from_parquet(

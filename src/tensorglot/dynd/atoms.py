@@ -22,7 +22,7 @@ from tensorglot.model.types.temporal import Date, Decimal, Time, Unit
 __all__ = ["ATOM_TYPES", "BYTE", "CID_NBYTES", "Atom", "atom_of", "integers", "refuse"]
 
 CID_NBYTES = 36
-"""CIDv1 of a BLAKE3-256 hash: version, codec, hash and its length, 32 bytes."""
+"""Bytes of a CIDv1 with BLAKE3-256: version, codec, hash function and digest length (1 byte each), the digest (32)."""
 _REPR = reprlib.Repr()
 _REPR.maxother = 80
 
@@ -33,7 +33,7 @@ Check = Literal["any", "limit", "text", "cid", "time", "decimal"]
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """The NumPy representation of one value: an element of type `base`, or a tail of them."""
+    """The NumPy representation of one value: an element of type `base`, or several along a last axis, the tail."""
 
     type: Type
     row: DType
@@ -54,13 +54,15 @@ class Atom:
 
     @property
     def nbytes(self) -> int:
+        # Serialized, an element of fewer than 8 bits takes a whole byte.
         return self.row.bits // 8 * math.prod(self.tail) if self.row.bits >= 8 else 1
 
 
 _BYTE_ROW = BY_NAME["uint8"]
 BYTE = Atom(Scalar(_BYTE_ROW), _BYTE_ROW)
 
-# docs/dynd-format.md, "Missing values". The others have a flag byte.
+# docs/dynd-format.md, "Missing values". Types that are not listed have a flag byte instead. The
+# sentinel of an integer is its minimum; that of float32 and float64 is a NaN with R's NA as payload (1954).
 _SENTINELS: dict[str, bytes] = {
     "bool": b"\x02",
     **{f"int{bits}": bytes(bits // 8 - 1) + b"\x80" for bits in (8, 16, 32, 64, 128)},
@@ -71,7 +73,7 @@ _SENTINELS: dict[str, bytes] = {
 
 
 def refuse(type: Type, item: Any, why: str = "") -> InputError:
-    """The error for a value of the wrong kind; reprlib shows a few of its elements and levels."""
+    """The error for a value that a type cannot hold. Large values are abbreviated with reprlib."""
     return InputError(f"{_REPR.repr(item)} is not a valid {type}{why}", rule="dynd.value")
 
 

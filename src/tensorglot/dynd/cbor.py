@@ -2,8 +2,8 @@
 
 Exchange: values of types that are native to CBOR (bool, null, int64, float64, strings,
 bytes, typed arrays of RFC 8746, arrays of such, maps with sorted keys) are written
-natively; every other value is tag "dynd" around its type and its bytes. The type decides
-which, and can be told from the CBOR.
+natively; every other value is tag "dynd" around its type and its bytes. The type alone
+decides which form is used, and a reader can tell the type from the CBOR.
 
 DAG-CBOR: {"data": bytes or link, "dynd": 1, "size": n, "type": text}.
 
@@ -34,10 +34,10 @@ from tensorglot.wire.cid import CID, LINK_HEAD, data_bytes, decode_node, encode_
 
 __all__ = ["ARRAY_HEAD", "array_block", "from_dag", "from_exchange", "is_native", "to_dag", "to_exchange"]
 
-TAG = 0x64796E64
-C_ORDER, F_ORDER = 40, 1040
+TAG = 0x64796E64  # "dynd" in ASCII
+C_ORDER, F_ORDER = 40, 1040  # RFC 8746 §3.1: multi-dimensional arrays, row-major and column-major
 
-# RFC 8746, little-endian.
+# RFC 8746 §2.1: typed arrays, the little-endian ones.
 TYPED = {
     "uint8": 64, "uint16": 69, "uint32": 70, "uint64": 71,
     "int8": 72, "int16": 77, "int32": 78, "int64": 79,
@@ -71,6 +71,7 @@ def is_native(type: Type) -> bool:
         if isinstance(inner, ty.Tuple):
             stack.extend(inner.elements)
         elif isinstance(inner, ty.Struct):
+            # A CBOR map is written with sorted keys: a struct with fields in another order could not be restored.
             keys = [cbor.text(name) for name, _ in inner.fields]
             if keys != sorted(keys):
                 return False
@@ -105,7 +106,7 @@ def _profile(limits: Limits) -> cbor.Profile:
 
 
 def _native(value: Value, node: Node) -> Any:
-    """A value of a native type as an item. Every node has one value."""
+    """A value of a native type as an item. Native types have no lists or options, so every node has one value."""
     if node.kind is Kind.SEQUENCE:
         items = [_native(value, child) for child in node.children]
         return dict(zip(node.names, items, strict=True)) if isinstance(node.type, ty.Struct) else items
@@ -149,7 +150,7 @@ def _refuse(message: str, rule: str) -> FormatError:
 
 
 def _item(item: Any, limits: Limits) -> tuple[Type, list[bytes]]:
-    """The type and the bytes of an item. Its depth is the checked depth of the CBOR."""
+    """The type and the bytes of an item. The recursion is bounded: `cbor.decode` has checked the depth."""
     if isinstance(item, cbor.Tag):
         return _decode_tag(item, limits)
     if item is None or isinstance(item, bool):

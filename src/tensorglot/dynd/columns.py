@@ -1,9 +1,9 @@
 """The columns of a nested tensor, from its parts in a file or in memory.
 
-A file is not trusted: a part may be absent, of another element type, too short, or
-refer to elements that do not exist. A value that passes can be serialized, and not to
-vastly more bytes than are stored. Columns without bytes (of `void`, of dims of 0) are not
-in the file; they get the length needed.
+A file is not trusted: a part may be absent, have another element type, be too short, or
+refer to elements that do not exist. A value that passes the checks can be serialized, and
+its serialized size is bounded by the stored size (`_MOST_PER_STORED`). Columns without
+bytes (of `void`, of dims of 0) are not in the file; they are made with the length needed.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def from_parts(tensor: Tensor) -> Value:
     columns: list[Column] = [None] * len(plan.nodes)
     needs = [1] * len(plan.nodes)
     for node in plan.nodes:
+        # Before the column is made: its length comes from the file.
         if needs[node.id] * node.charge > DEFAULT.void_count:
             raise void_error(DEFAULT)
         column = columns[node.id] = _column(tensor, node, needs[node.id])
@@ -100,6 +101,8 @@ def _block(tensor: Tensor, node: Node, need: int) -> NDArray[Any]:
         check_shape((0, need, *expected), atom.base.itemsize)
         return np.empty((need, *expected), atom.base)
     array = _part(tensor, node, "data")
+    # A container may store any part as a flat array. An incomplete last value is dropped here: if it is
+    # needed, `_check` finds the column too short.
     if array.shape[1:] != expected and array.ndim == 1:
         array = array[: len(array) // size * size].reshape((-1, *expected))
     if array.itemsize != atom.base.itemsize or array.shape[1:] != expected:
@@ -146,7 +149,10 @@ def _check(value: Value, needs: list[int], tensor: Tensor) -> None:
 
 
 def _may_share(value: Value, tensor: Tensor) -> bool:
-    """Whether two values may share an element. With offsets that do not decrease they never do."""
+    """Whether two values may share an element, which only starts and stops or an index allow.
+
+    Lists given by offsets never overlap, once `_check` has seen that the offsets do not decrease.
+    """
     return any(
         value.index(node) is not None if node.kind is Kind.OPTION else node.column("starts") in tensor.parts
         for node in value.plan.nodes
@@ -157,6 +163,7 @@ def _check_size(value: Value, most: int) -> None:
     """Refuses lists that share elements and, each written out, would be more bytes and Python objects than `most`."""
     total = 0.0
     for node, times in repetitions(value):
+        # The cost of one value, in bytes and Python objects. A list has a length of at most 9 bytes.
         if node.kind is Kind.BOX:
             costs: NDArray[Any] | int = np.array([measure(box) for box in value.boxes(node)[: len(times)]])
         elif node.kind is Kind.LIST:

@@ -1,6 +1,6 @@
-"""DyND values as JSON, and back: for people, and for tools that read nothing else.
+"""DyND values as JSON and back, for people and for tools that read only JSON.
 
-The type decides how JSON is read. What JSON does not have is written so:
+The type decides how JSON is read. Values that JSON has no form for are written as:
 
     bytes     {"$hex": "00ff"}           complex   [real, imaginary]
     NaN, ±∞   "NaN" "Infinity" …         type      its text
@@ -37,7 +37,7 @@ _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def to_json(tensor: Tensor) -> Any:
-    """A value that `json.dumps(…, allow_nan=False)` takes."""
+    """A value that `json.dumps(…, allow_nan=False)` accepts."""
     return _plain(to_python(from_tensor(tensor), to_tensor, to_tensor))
 
 
@@ -138,7 +138,7 @@ def _decode_typed(value: Any, type: Type) -> Any:
 
 
 def _read(text: str, type: Type) -> Any:
-    """Text for a value that JSON has no form for."""
+    """The value that a JSON string stands for in a position of this type."""
     if isinstance(type, Scalar):
         return _number(text, type)
     if isinstance(type, Date | Unit):
@@ -152,7 +152,7 @@ def _read(text: str, type: Type) -> Any:
 
 
 def _number(text: str, type: Scalar) -> Any:
-    """A number that JSON has no form for."""
+    """A number written as a string: NaN, an infinity, or its bits in hexadecimal. Other text is returned unchanged."""
     if text in _NUMBERS:
         return _NUMBERS[text]
     try:

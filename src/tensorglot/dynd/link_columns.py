@@ -1,8 +1,8 @@
-"""Columns of links: arrays of CIDs that also have the links, or the blocks that these load from.
+"""Columns of links: arrays of CIDs that also carry the Link objects, or the store that links load from.
 
-Freezing a value finds the links in it there, and a link that is read out of a column
-loads its value without being told from where. Knows CIDs and columns; knows nothing of
-the states of a link (`merkle.py`).
+So freezing a value can find the links inside it, and a link that is read from a column
+can load its value without another argument. Knows CIDs and columns; does not know the
+states of a link (`merkle.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ __all__ = ["LinkArray", "connect", "has_cids", "may_link"]
 
 
 class LinkArray(np.ndarray[Any, np.dtype[np.uint8]]):
-    """The CIDs of links, 36 bytes each along the last axis, with the links and the store; views have them, too."""
+    """The CIDs of links, 36 bytes each along the last axis, with the known links and the store.
+
+    A subclass of ndarray, so that slices and reshaped views keep both attributes.
+    """
 
     known: Mapping[CID, Any]
     store: Mapping[CID, Any] | None
@@ -42,7 +45,7 @@ class LinkArray(np.ndarray[Any, np.dtype[np.uint8]]):
 
 
 def connect(value: Value, known: Mapping[CID, Any], store: Mapping[CID, Any] | None) -> Value:
-    """The same value; its links are the known ones, or load their values from a store on first access."""
+    """The same value with links: the known ones, and for other CIDs lazy links that load from `store`."""
     if not may_link(value.plan.type):
         return value
     columns: list[Column] = list(value.columns)

@@ -41,6 +41,8 @@ def first_disorder(value: Value, node: Node) -> int | None:
         return None
     lists, keys = value.lists(node), _keys(value, node)
     if isinstance(keys, np.ndarray):
+        # falls[i]: key i + 1 is not greater than key i. A map is in order if no fall lies between its
+        # first and its last key: the prefix sums at both are equal.
         falls = np.append(keys[1:] <= keys[:-1], False)
         falls_before = np.concatenate([[0], np.cumsum(falls)])
         last = np.maximum(lists.stops - 1, lists.starts)

@@ -51,7 +51,7 @@ _KINDS: dict[str, Callable[[Type], bool]] = {
 
 
 def holds(holder: Type, type: Type) -> bool:
-    """Whether an `array[T]` may hold values of a type, or a symbolic `merkle[T]` the links of a `merkle` type."""
+    """Whether `holder`, an `array[T]` or a symbolic `merkle[T]`, may hold a value of a type."""
     if isinstance(holder, ty.Merkle):
         return isinstance(type, ty.Merkle) and not ty.symbolic(type.element) and matches(holder.element, type.element)
     return isinstance(holder, ty.Array) and matches(holder.element, type)
@@ -124,6 +124,7 @@ def _dims(wanted: Type, given: Type, bound: dict[str, object]) -> list[tuple[Typ
     given_dims, given_rest = _run(given)
     dots = [i for i, dim in enumerate(wanted_dims) if isinstance(dim, ty.SymbolicDim) and dim.dots]
     spare = len(given_dims) - len(wanted_dims) + len(dots)
+    # A symbol at the end matches a type with dimensions: `3 * T` and `3 * 4 * int32` bind T to `4 * int32`.
     if isinstance(wanted_rest, ty.Symbol) and not dots and spare > 0:
         given_rest = given_dims[len(wanted_dims)]
         given_dims, spare = given_dims[: len(wanted_dims)], 0

@@ -50,8 +50,8 @@ class Link:
     __slots__ = ("_cid", "_lock", "_store", "_tensor", "_type")
 
     def __init__(self, type: Type | str, cid: CID | str | None = None, store: Mapping[CID, Any] | None = None) -> None:
-        """An empty link to values of a type, or a lazy one to what a CID names."""
-        from tensorglot.dynd.coerce.anything import as_type
+        """An empty link to values of a type, or with a CID a lazy link to the value that has it."""
+        from tensorglot.dynd.coerce.anything import as_type  # here, because coerce imports this module
 
         self._type = as_type(type)
         self._cid = CID.parse(cid) if isinstance(cid, str) else cid
@@ -104,9 +104,9 @@ class Link:
             self._tensor, self._type = tensor, tensor.type
 
     def freeze(self, store: MutableMapping[CID, bytes] | None = None) -> CID:
-        """Computes the CID. `store` receives all blocks that can be reached, inner links first.
+        """Computes the CID. `store` receives the blocks of all values that can be reached, inner links first.
 
-        Of a lazy link without a store only the CID is stored.
+        The value of a lazy link that has no store to load from cannot be stored; its CID is kept.
         """
         with self._lock:
             if self._cid is None:
@@ -148,10 +148,6 @@ class Link:
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (self._type, self._cid, self._store, self._tensor)
 
-    def _inner(self) -> Iterator[Link]:
-        """The links in the value of a frozen link."""
-        return links_of(self.value)
-
     def _leads_beyond(self, store: Mapping[CID, Any]) -> bool:
         """Whether the link has or can load a value that may be absent from a store."""
         if self._tensor is None and (self._store is None or self._store is store):
@@ -167,7 +163,7 @@ def _restore(type: Type, cid: CID | None, store: Mapping[CID, Any] | None, tenso
 
 
 def links_at(type: Type, cids: NDArray[np.uint8]) -> list[Link]:
-    """The links to values of a type, of an array of either kind with one CID in each row."""
+    """The links of a column of CIDs, one in each row, to values of a type."""
     known, store = (cids.known, cids.store) if isinstance(cids, LinkArray) else ({}, None)
     raw = np.ascontiguousarray(cids).tobytes()
     names = [CID.from_bytes(raw[at : at + CID_NBYTES]) for at in range(0, len(raw), CID_NBYTES)]
@@ -218,7 +214,8 @@ def _freeze(tensor: Tensor) -> tuple[Tensor, CID]:
     """A read-only copy of the value, and its CID."""
     from tensorglot.dynd import serialize
 
-    known = {link.cid: link for link in _links_in(from_tensor(tensor))} if may_link(tensor.type) else {}
+    # Computing their CIDs freezes the links inside, so `serialize` below sees links that no longer change.
+    known = {link.cid: link for link in links_of(tensor)}
     data = serialize(tensor).toreadonly()
     return to_tensor(_seal(decode_all(data, tensor.type), known, None)), data_cid([data])[0]
 
@@ -228,7 +225,7 @@ def _load(type: Type, cid: CID, store: Mapping[CID, Any]) -> Tensor:
         data = data_bytes(cid, partial(fetch_block, store), plan_of(type).root.nbytes)
         return to_tensor(_seal(decode_all(data, type), {}, store))
     except InputError as error:
-        if error.rule == "dynd.merkle.store":
+        if error.rule == "dynd.merkle.store":  # the caller's fault, not that of the stored bytes
             raise
         raise FormatError(error.message, rule=error.rule) from error
 
@@ -259,7 +256,10 @@ def _links_in(value: Value) -> Iterator[Link]:
 
 
 def _save(links: Iterable[Link], store: MutableMapping[CID, bytes]) -> None:
-    """Puts the values of links into a store, those of inner links first, each once however often it is linked."""
+    """Puts the values of links into a store, inner links first, each value once however often it is linked.
+
+    Inner first, so that an interrupted save never leaves a block whose links are absent from the store.
+    """
     from tensorglot.dynd import serialize
 
     _check_store(store, mutable=True)
@@ -272,4 +272,4 @@ def _save(links: Iterable[Link], store: MutableMapping[CID, bytes]) -> None:
             done.add((link.type, link.cid))
         elif (link.type, link.cid) not in done and link._leads_beyond(store):
             stack.append((link, True))
-            stack.extend((inner, False) for inner in link._inner())
+            stack.extend((inner, False) for inner in links_of(link.value))

@@ -62,14 +62,15 @@ def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
     if row.name == "bool":
         return _convert(type, given, "b", base)
     if row.kind == "integer":
-        if given.dtype.kind == "f" and not isinstance(items, np.ndarray):  # NumPy's mean of int64 and uint64
+        # NumPy converts a list with values of both int64 and uint64 to float64, which loses digits.
+        if given.dtype.kind == "f" and not isinstance(items, np.ndarray):
             given = np.array(items, object)
         return _integers(type, given, base)
     return _narrow(type, _convert(type, given, "biufVO", np.dtype(np.float64)), base)
 
 
 def _to_array(type: Type, items: Items) -> NDArray[Any]:
-    """The items as NumPy sees them."""
+    """The items as an array of the type that NumPy infers."""
     try:
         given = np.array(items)
     except (ValueError, TypeError, OverflowError) as error:
@@ -83,7 +84,7 @@ def _convert(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> 
     if given.dtype.kind not in kinds or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
         raise refuse(type, given.tolist())
     try:
-        with np.errstate(invalid="ignore"):  # a signaling NaN
+        with np.errstate(invalid="ignore"):  # converting a signaling NaN raises the flag
             return given.astype(to)
     except (OverflowError, TypeError, ValueError) as error:
         raise refuse(type, given.tolist()) from error
@@ -105,12 +106,12 @@ def _check_range(type: Scalar, number: int) -> None:
 
 
 def _narrow(type: Type, wide: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
-    """Floats as narrower ones: rounded, but neither made infinite nor NaN."""
+    """Floats rounded to a narrower type. A finite value that would become infinite or NaN is refused."""
     with np.errstate(over="ignore", invalid="ignore"):
         narrow = wide.astype(base)
         back = narrow.astype(np.float64)
     lost = (np.isfinite(wide) != np.isfinite(back)) | (np.isnan(wide) != np.isnan(back))
-    if base.itemsize == 1:  # some of these saturate
+    if base.itemsize == 1:  # some conversions to 8 bits saturate instead of overflowing
         most = float(ml_dtypes.finfo(base).max)  # type: ignore[no-untyped-call]
         lost |= np.isfinite(wide) & (np.abs(wide) > most)
     if lost.any():
@@ -168,7 +169,7 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
     type = atom.type
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
         if array.dtype.kind == "V":  # ml_dtypes
-            with np.errstate(invalid="ignore"):  # a signaling NaN
+            with np.errstate(invalid="ignore"):  # converting a signaling NaN raises the flag
                 array = array.astype(np.int64 if type.dtype.kind == "integer" else np.float64)
         return array.tolist()
     if isinstance(type, Complex) and not atom.tail:

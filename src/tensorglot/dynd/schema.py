@@ -202,6 +202,7 @@ def _steps(node: Node) -> list[str]:
 def _node(type: Type, inner: list[Node]) -> Node:
     """The node of a type, given those of the types inside it."""
     if isinstance(type, ty.Merkle) and ty.symbolic(type.element):
+        # The shortest: a length, a type of two characters such as `()`, a CID of 36 bytes.
         return Node(Kind.BOX, type, least=39, objects=1)
     if isinstance(type, ATOM_TYPES):
         return _block(type, (), (), atom_of(type))
@@ -230,7 +231,7 @@ def _node(type: Type, inner: list[Node]) -> Node:
 
 
 def check_shape(shape: tuple[int, ...], itemsize: int) -> None:
-    """Refuses an empty shape whose other dims multiply to more than NumPy can count."""
+    """Refuses an empty shape whose other dims multiply to more bytes than NumPy can count (2^63)."""
     if 0 in shape and math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
         raise UnsupportedError(
             f"NumPy has no shape {list(shape)}: it is empty, but the other dimensions are beyond 2^63",
@@ -279,6 +280,7 @@ def _storage(type: ty.Storage, inner: Node) -> Node:
     rank = len(type.axis)
     if inner.kind is Kind.BLOCK and inner.atom is not None:
         return _block(type, inner.shape, (*type.axis, *inner.axis[rank:]), inner.atom)
+    # The dims are a chain of REPEAT nodes: they are folded into one, which can have the axis order.
     shape: list[int] = []
     while len(shape) < rank:
         if inner.kind is Kind.BLOCK:
@@ -297,10 +299,10 @@ def _repeat(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], inner: No
 
 def _option(type: ty.Option, inner: Node) -> Node:
     sentinel = inner.kind is Kind.BLOCK and not inner.shape and inner.atom is not None and inner.atom.sentinel
-    if sentinel == b"":
+    if sentinel == b"":  # ?void: missing and present have the same bytes, none
         return _block(type, (), (), atom_of(ty.Void()))
     if sentinel and inner.atom is not None:
-        more = int(inner.atom.check == "limit")  # a bool, whose sentinel is the next byte
+        more = int(inner.atom.check == "limit")  # only a bool: its sentinel 2 is the first byte above the limit
         inner.atom = replace(inner.atom, limit=inner.atom.limit + more, optional=True)
         return Node(Kind.OPTION, type, (inner,), (), (), inner.atom, inner.nbytes, inner.least, 1)
     return Node(Kind.OPTION, type, (inner,), least=1, objects=1)

@@ -56,7 +56,7 @@ _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_UTC = _EPOCH.replace(tzinfo=dt.UTC)
 _EPOCH_ORDINAL = _EPOCH.toordinal()
 _EXACT = decimal.Context(prec=DIGITS_MAX + 1, traps=[decimal.Inexact, decimal.InvalidOperation])
-"""The missing value has a digit more than any other."""
+"""One digit more than any valid decimal, for the missing value: the minimum of 128 bits has 39 digits."""
 _MICROSECOND = dt.timedelta(microseconds=1)
 _ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+)*", re.ASCII)
 _OFFSET = re.compile(r"[+-]\d\d:?\d\d", re.ASCII)
@@ -119,7 +119,7 @@ def is_nat(item: Any) -> bool:
     """Whether an object is NumPy's (or pandas') NaT, the missing time."""
     if isinstance(item, np.datetime64 | np.timedelta64):
         return bool(np.isnat(item))
-    return isinstance(item, dt.datetime) and item != item
+    return isinstance(item, dt.datetime) and item != item  # pandas.NaT is a datetime that differs from itself
 
 
 def numpy_name(type: Temporal) -> str:
@@ -154,6 +154,7 @@ def counts_of_array(type: Temporal, array: NDArray[Any], *, missing: bool = Fals
     with np.errstate(over="ignore"):
         try:
             converted = native.astype(wanted, copy=False)
+            # NumPy rounds and wraps around silently: only converting back shows it.
             exact = converted.astype(native.dtype, copy=False)
         except OverflowError as error:
             raise InputError(f"values are out of range for {type}", rule="dynd.range") from error
@@ -188,7 +189,7 @@ def python_objects(type: Temporal, counts: list[int]) -> list[Any]:
 
 
 def _reader(type: Temporal) -> Callable[[int], Any]:
-    """How to make an object of an integer; OverflowError or ValueError where it is out of range."""
+    """A function from an integer to Python's object. It raises OverflowError or ValueError out of range."""
     if isinstance(type, Date):
         return lambda days: dt.date.fromordinal(_EPOCH_ORDINAL + days)
     assert isinstance(type, Unit)  # noqa: S101
@@ -210,7 +211,7 @@ def zone_of(name: str) -> dt.tzinfo:
         if _OFFSET.fullmatch(name):
             return _fixed_zone(name)
         if name != "UTC" and _ZONE.fullmatch(name):
-            from zoneinfo import ZoneInfo  # and sysconfig, for which only named zones have to wait
+            from zoneinfo import ZoneInfo  # here, because it imports sysconfig: only named zones pay for that
 
             return ZoneInfo(name)
     return dt.UTC
@@ -290,7 +291,7 @@ def from_iso(type: Temporal, text: str) -> int:
     """The integer of ISO 8601 text. With a time zone in the type, text without an offset is UTC."""
     match = _ISO[type.__class__].fullmatch(text)
     if match is None and isinstance(type, Time):
-        match = _ISO[TimeDelta].fullmatch(text)  # since midnight, as `to_iso` has it of nanoseconds
+        match = _ISO[TimeDelta].fullmatch(text)  # the duration since midnight: what `to_iso` makes of time['ns']
     if match is None or (isinstance(type, DateTime) and type.tz is None and match["zone"]):
         raise refuse(type, text)
     found = match.groupdict()

@@ -1,8 +1,8 @@
-"""Appending to a file: its names are known from the beginning, its bytes are read again at the end.
+"""Appending tensors to an existing file: its names are read at the beginning, the file itself at the end.
 
-Between the two another writer may have replaced the file. What is appended does not
-depend on what was there, so the revision is made anew, of what is there now, until it can
-replace exactly that; or until the other writer has taken one of the names.
+Between the two another writer may have replaced the file. The new tensors do not depend
+on the old ones, so the revision is made again from the current file, until no other writer
+has interfered; it fails only if another writer has added one of the same names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Appended:
 
     @classmethod
     def of(cls, target: object, format: str | None) -> Appended:
-        """The file as it is now; a file that cannot be appended to is refused before anything is computed."""
+        """Reads the names in the file. A file that cannot be appended to is refused here, before any work is done."""
         if not isinstance(target, Place) or target.remote or is_sharded(target):
             raise InputError("append needs the path of one file", rule="writer.append")
         with open_source(target, OpenOptions(format, verify="never")) as archive:
@@ -56,6 +56,7 @@ class Appended:
             try:
                 return self._try(added, metadata, options, direct=direct)
             except InputError as error:
+                # Another writer holds the lock, or has replaced the file since it was read: try again.
                 if error.rule not in ("source.locked", "source.changed") or time.monotonic() > end:
                     raise
             time.sleep(0.005)

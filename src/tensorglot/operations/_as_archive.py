@@ -2,8 +2,8 @@
 
 `coerce` turns each value into a tensor; nothing after it looks at the kind of a value
 again. If all values are plain arrays, which is the usual case, the columns of the index
-are computed at once and no Tensor is created. What other values need is imported when
-there is one.
+are computed at once and no Tensor is created. Modules that only other values need are
+imported when there is such a value.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _PLAIN = {
     for row in TABLE
     if row.numpy is not None and not row.packed and row.name != "bool" and row.numpy.newbyteorder("<") == row.numpy
 }
-"""Types that are stored as they are in memory, for every value."""
+"""Element types whose memory is stored unchanged: little-endian, not packed, every bit pattern valid (so no bool)."""
 
 
 def as_archive(source: Given, options: OpenOptions = OpenOptions()) -> AbstractContextManager[Archive]:  # noqa: B008
-    """What `locate` returns as an archive. One of the caller stays open; a file that is opened here is closed."""
+    """The archive of a source that `locate` has returned. A file opened here is closed; the caller's Archive is not."""
     if isinstance(source, Archive):
         return nullcontext(source)
     return nullcontext(collect(source)) if isinstance(source, Mapping) else open_source(source, options)
@@ -144,6 +144,7 @@ def _index_of_arrays(tensors: Mapping[str, Any]) -> Index | None:
     names, values = list(tensors), list(tensors.values())
     if set(map(type, values)) != {np.ndarray} or set(map(type, names)) != {str}:
         return None
+    # Numbers each distinct pair of dtype and shape, in the order in which they occur.
     kinds: defaultdict[tuple[np.dtype[Any], tuple[int, ...]], int] = defaultdict(count().__next__)
     kind_of = np.fromiter(map(kinds.__getitem__, map(_DTYPE_AND_SHAPE, values)), np.int64, len(values))
     try:

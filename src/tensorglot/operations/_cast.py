@@ -79,6 +79,7 @@ def _cast_complex(values: Array, new: DType) -> tuple[Array, int, int]:
 
 
 def _cast_real(values: Array, old: DType, new: np.dtype[Any]) -> tuple[Array, int, int]:
+    # Every value of these types is exact in the wider one.
     if (new == np.float64 and old.bits <= 32) or (new == np.float32 and old.bits <= 16):
         return values.astype(new), 0, 0
     if old.kind != "real":
@@ -113,6 +114,7 @@ def _cast_integer(values: Array, old: DType, new: DType) -> tuple[Array, int, in
     if old.kind == "real":
         wide = values.astype(np.float64)
         number = np.trunc(wide)
+        # Compared with largest + 1, a power of two: largest itself may not be a float64.
         low, high = number < float(smallest), number >= float(largest + 1)
         overflow = low | high | np.isnan(wide)
         rounded = int(np.count_nonzero((number != wide) & ~overflow))
@@ -141,6 +143,7 @@ class CastCodec:
 
     def chunks(self, payload: Encoded) -> Iterator[Buffer]:
         account = Cast(self.account.tensor, self.account.old, self.account.new)
+        # Copied, because a piece is valid only until the next one is requested, and several are cast ahead.
         pieces = (piece.copy() for piece in self._values())
         for chunk, counts in ordered_map(partial(_cast_piece, new=self._new), pieces, executor=self._executor):
             account += counts
@@ -163,7 +166,7 @@ class CastCodec:
 
 
 def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, int]]:
-    """One job; it and its result can be pickled."""
+    """Casts one piece. A job for an executor: its arguments and its result can be pickled."""
     old = dtype_of(values.dtype)
     result = np.empty(len(values), new.require_numpy().newbyteorder("<"))
     rounded = overflowed = 0

@@ -11,7 +11,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def bars(counts: Sequence[int], most: int = 16) -> str:
-    """A bar for each bin, at most `most`: neighbours are added up. A bin that is not empty is never blank."""
+    """A bar for each bin, `most` at most: adjacent bins are added up. A bin that is not empty is never blank."""
     each = -(-len(counts) // most)
     counts = [sum(counts[i : i + each]) for i in range(0, len(counts), each or 1)]
     top = max(counts, default=0)
@@ -19,7 +19,7 @@ def bars(counts: Sequence[int], most: int = 16) -> str:
 
 
 def number(value: float | complex | None) -> str:
-    """Three digits, as short as that can be written: 1023, 0.00721, 2.44e26; an integer in full."""
+    """Three significant digits in the shortest form: 0.00721, 2.44e26. Integers, and 1,000 to a million, in full."""
     if value is None:
         return "-"
     if isinstance(value, int) or (isinstance(value, float) and 1000 <= abs(value) < 1e6):

@@ -35,7 +35,10 @@ Key = tuple[int, int, int, str | None, str | None]
 
 
 class Once:
-    """Verifies each checksum the first time that its bytes are read in full, and remembers the result."""
+    """The verifier of an archive: compares each checksum the first time its bytes are read in full.
+
+    The result is remembered, so that a tensor that is read again costs nothing, and one that failed fails again.
+    """
 
     def __init__(self, *, required: bool) -> None:
         self.required = required
@@ -59,11 +62,12 @@ class Once:
         made[1].compare(Rows(joined, rows, np.append(0, stops[:-1]), stops))
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """A copy starts without results: the keys contain the addresses of sources."""
         return partial(Once, required=self.required), ()
 
 
 class _Running:
-    """A checksum being computed, of a row or a payload; does nothing if there is none that can be verified."""
+    """The running checksum of a row or a payload. Does nothing if there is no checksum that can be verified."""
 
     def __init__(self, text: str | None, tensor: str, offset: int, *, required: bool) -> None:
         self._tensor = tensor
@@ -189,7 +193,7 @@ def row_checks(archive: Archive) -> RowChecks | None:
 
 
 class Rows(NamedTuple):
-    """Rows of an index in memory, one behind the other: their positions, and where the bytes of each start and stop."""
+    """Rows of an index in one block of memory: their positions, and where the bytes of each start and stop."""
 
     memory: memoryview
     rows: NDArray[np.int64]
@@ -248,12 +252,13 @@ class _RowFollower:
         self._next = 0
         self._begun: _Running | None = None
         self._hashed = 0
-        """The end of what is hashed of the row that has begun."""
+        """Up to where the row in progress is hashed."""
 
     def __call__(self, end: int) -> None:
         if self._begun is not None:
             self._add(end)
         rows = self._rows
+        # Whole rows are compared together; of the row that `end` lies in, what is there is hashed.
         first, self._next = self._next, max(self._next, int(np.searchsorted(rows.stops, end, "right")))
         self._checks.compare(rows.between(first, self._next))
         if self._next < len(rows.rows) and rows.starts[self._next] < end:
@@ -263,7 +268,7 @@ class _RowFollower:
             self._add(end)
 
     def _add(self, end: int) -> None:
-        """Hashes more of the row that has begun."""
+        """Hashes more of the row in progress."""
         stop = int(self._rows.stops[self._next - 1])
         assert self._begun is not None  # noqa: S101
         self._begun.update(self._rows.memory[self._hashed : min(stop, end)])
@@ -287,6 +292,7 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
     """Every checksum of an archive, in its order. `seen` is called with the number of bytes read, from any thread."""
     index = archive.index
     found = _check_small(archive, seen)
+    # Rows whose stored bytes are hashed are read together, in file order. Rows that must be decoded are read alone.
     together: list[tuple[int, str, checksums.Checksum, Stretch]] = []
     alone: list[tuple[int, str]] = []
     rows = ((row, name) for i, name in enumerate(index.names) for row in index.rows(i) if row not in found)
@@ -299,7 +305,7 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
             continue
         source = index.sources.get(row, archive.source)
         if expected is None or expected.digest is None:
-            if row in index.codecs:
+            if row in index.codecs:  # a compressed row may have checksums in its frames
                 alone.append((row, name))
             else:
                 found[row] = Checked(name)
@@ -327,7 +333,7 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
 
 
 def _check_small(archive: Archive, seen: Callable[[int], None]) -> dict[int, Checked]:
-    """The results of small raw rows by row, if all checksums of the archive are of one algorithm; in one pass."""
+    """The results of the small raw rows, by row, in one pass; none unless all checksums have one algorithm."""
     index, source, texts = archive.index, archive.source, archive.index.checksums
     numbers = None if texts is None else checksums.numbers(texts)
     if texts is None or numbers is None or source is None:
@@ -364,7 +370,10 @@ def _check_alone(archive: Archive, row: int, name: str) -> Checked:
 
 
 def _decodes(payload: Encoded) -> bool:
-    """Decodes what is compressed, which compares the checksums in it. Whether every frame must have one."""
+    """Decodes a compressed payload, which compares the checksums in its frames.
+
+    Returns whether its codec requires every frame to have one: only then is the whole payload verified.
+    """
     inner = payload.codec.below(payload) if isinstance(payload.codec, Rearranged) else stored_payload(payload)
     if not isinstance(inner, Encoded):
         return False

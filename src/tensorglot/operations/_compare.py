@@ -160,10 +160,12 @@ def _integral(x: Array) -> bool:
 def _compare_integers(x: Array, y: Array, count: int, tolerance: Tolerance) -> Comparison:
     """Exact: the difference of any two 64-bit integers of one signedness fits 64 bits."""
     signed = [v.dtype.kind == "i" or v.dtype.name.startswith("int") for v in (x, y)]
+    # No 64-bit type holds both an int64 and a uint64: such a mixture is compared as float64.
     if signed[0] != signed[1] and 8 in (x.dtype.itemsize, y.dtype.itemsize):
         return _compare_inexact(x, y, count, tolerance)
     wide = np.int64 if any(signed) else np.uint64
     x, y = x.astype(wide), y.astype(wide)
+    # Subtracted as unsigned: modulo 2^64 the difference is right even where int64 would overflow.
     low, high = np.minimum(x, y).view(np.uint64), np.maximum(x, y).view(np.uint64)
     distance = high - low
     changed = int(np.count_nonzero(distance))
@@ -178,7 +180,7 @@ def _compare_integers(x: Array, y: Array, count: int, tolerance: Tolerance) -> C
 def _compare_inexact(x: Array, y: Array, count: int, tolerance: Tolerance) -> Comparison:
     same_type = x.dtype == y.dtype
     wide = np.complex128 if "c" in (x.dtype.kind, y.dtype.kind) else np.float64
-    with np.errstate(invalid="ignore"):  # of a signalling NaN
+    with np.errstate(invalid="ignore"):  # converting a signaling NaN raises the flag
         x, y = x.astype(wide), y.astype(wide)
     x_nan, y_nan = np.isnan(x), np.isnan(y)
     changed = (x != y) & ~(x_nan & y_nan)

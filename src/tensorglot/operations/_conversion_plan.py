@@ -57,7 +57,7 @@ class Loss(Record):
 
     @property
     def refused(self) -> bool:
-        """Contents are lost. A checksum was compared already, and of ties only the sharing is lost."""
+        """Whether contents are lost. A checksum has been compared by then, and ties lose only their sharing."""
         return self.kind not in ("checksum", "ties")
 
     def to_dict(self) -> dict[str, Any]:
@@ -258,7 +258,9 @@ def _settle_schemes(index: Index, names: list[str], every: list[str], quantize: 
 
 
 _REAL = BY_NAME["float128"]
-"""Any real type; a caller cannot request this one."""
+"""Stands for the element type of dequantized values, which is any real type, when a new type is looked up.
+
+No caller can request float128 itself, so it never equals the new type."""
 
 
 class _Planner:
@@ -319,7 +321,7 @@ class _Planner:
             fields = ", ".join(map(escape, lost))
             yield Loss("attributes", f"{spec.name} cannot store attributes: {fields}", name)
         if layout is not None and layout.name.startswith(f"{spec.name}."):
-            return  # a layout of the format's own: its parts are not tensors there, and have none of its element types
+            return  # the format's own layout: its parts are not tensors there and need no element type of the format
         for row in self._rows(position):
             old = self._dtypes[row]
             new = (self._new_dtype and self._new_dtype(name, old)) or old

@@ -1,4 +1,4 @@
-"""The archive that a conversion writes: the source's index, taken at the tensors of a plan, with what is computed."""
+"""The archive that a conversion writes: the rows of the source that a plan keeps, and new rows for computed tensors."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ Account: TypeAlias = Cast | Quantization
 def make_archive(
     archive: Archive, plan: Plan, *, attributes: bool, strict: bool, executor: Executor | None
 ) -> tuple[Archive, dict[str, CastCodec | QuantizeCodec]]:
-    """The archive to be written, and the codecs of what is cast or quantized by the tensor's name in the source.
+    """The archive to be written; and the codecs that cast or quantize, by the tensor's name in the source.
 
-    Its index is that of the source, taken at the tensors of the plan; what is cast or quantized has
-    new rows. `attributes` are kept if the target can store them.
+    Its index has the rows of the source that the plan keeps, and new rows for tensors that are cast or
+    quantized. `attributes` says whether the target can store attributes.
     """
     index = archive.index
     order = np.array([index.positions[step.source] for step in plan.steps], np.int64)
@@ -46,7 +46,7 @@ def make_archive(
         if step.tied is None:
             made[step.target] = _compute(tensor, step, strict=strict, executor=executor)
         computed, codecs[step.source] = made[step.tied or step.target]
-        order[at] = len(index.names) + len(codecs) - 1
+        order[at] = len(index.names) + len(codecs) - 1  # the computed tensors follow those of the source
         # Attributes that say how a tensor is quantized say nothing of its real values.
         own = tensor.attributes if step.action == "cast" else computed.attributes
         computed_rows.append(replace(computed, name=step.target, attributes=own))
@@ -71,7 +71,7 @@ def accounts_of(codecs: Mapping[str, CastCodec | QuantizeCodec]) -> list[Account
 
 
 def row_bytes(converted: Archive, row: int) -> Iterator[memoryview]:
-    """The bytes of a row as the target stores them, which must be as many as its place has."""
+    """The bytes of a row as the target stores them; an error if their number is not what its place was computed for."""
     nbytes, expected = 0, int(converted.index.nbytes[row])
     for data in map(as_bytes, buffers(converted.chunks(np.array([row])))):
         nbytes += len(data)

@@ -28,7 +28,6 @@ from tensorglot.containers.table import RowsFirst
 from tensorglot.io.local import FileSource
 from tensorglot.io.place import Place
 from tensorglot.io.sink import AtomicFile, Writable, name_in_errors, write_at
-from tensorglot.io.target import version_read
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.operations._conversion_plan import Plan, Step
@@ -37,17 +36,16 @@ from tensorglot.operations._convert_parts import Elsewhere, upload_converted
 from tensorglot.operations._executor import JOB_NBYTES, batches
 from tensorglot.operations._file_layout import RowPlace, file_layout, rows_layout
 from tensorglot.operations._sidecar import SetAside
-from tensorglot.operations.save import write_archive
+from tensorglot.operations.save import version_in_use, write_archive
 
 __all__ = ["convert_elsewhere"]
 
 
 def convert_elsewhere(elsewhere: Elsewhere, target: Writable) -> list[Account]:
-    """Writes the archive of a plan by workers. Returns what was done to values."""
+    """Writes the archive of a plan by workers. Returns an account of each tensor that was cast or quantized."""
     converted, plan, spec, settled = elsewhere.converted, elsewhere.plan, elsewhere.spec, elsewhere.settled
     if isinstance(target, Place):
-        sources = {converted.source, *converted.index.sources.values()} - {None}
-        read = next((found for one in sources if (found := version_read(one, target)) is not None), None)
+        read = version_in_use(converted, target)
         if target.remote:
             done = _upload(elsewhere, target, read if isinstance(read, str) else None)
             if done is not None:
@@ -92,7 +90,7 @@ def _upload(elsewhere: Elsewhere, target: Place, expect: str | None) -> list[Acc
 
 
 def _decoded(index: Index, plan: Plan) -> Index:
-    """The rows as workers make them, one behind the other."""
+    """The index of the rows as workers make them: decoded, one after the other."""
     sizes = index.nbytes
     begins = np.cumsum(sizes) - sizes
     _share_ties(begins, index.row_offsets, plan)
@@ -143,6 +141,7 @@ def _fill(elsewhere: Elsewhere, path: str, offsets: NDArray[np.int64]) -> list[A
     jobs, done = [], []
     for part in batches(sizes):
         rows = slice(row_offsets[part.start], row_offsets[part.stop])
+        # Not tied: the tensor that a step is tied to may be in the job of another worker.
         plan = replace(sent, steps=tuple(replace(step, tied=None) for step in steps[part.start : part.stop]))
         whole = (plan, elsewhere.strict, path, offsets[rows].tolist())
         for piece in _pieces(index, plan.steps, rows, sizes[part.start]):
@@ -152,7 +151,7 @@ def _fill(elsewhere: Elsewhere, path: str, offsets: NDArray[np.int64]) -> list[A
 
 
 def _pieces(index: Index, steps: Sequence[Step], rows: slice, nbytes: int) -> list[tuple[int, int] | None]:
-    """A large row that is copied without a checksum is cut into pieces; None is all that a job has."""
+    """The pieces of a large row that is copied without a checksum; else [None], for all rows of the job."""
     checked = index.checksums is not None and index.checksums[rows.start] is not None
     if rows.stop - rows.start > 1 or steps[0].action != "copy" or checked or nbytes < 2 * JOB_NBYTES:
         return [None]
@@ -169,13 +168,11 @@ def _write_rows(
         if piece is not None:
             begin, end = piece
             write_at(fd, converted.payload(0, converted.index.names[0]).read(begin, end - begin), offsets[0] + begin)
-            if plan.save.durable:
-                os.fsync(fd)
-            return []
-        for row, at in enumerate(offsets):
-            for data in row_bytes(converted, row):
-                write_at(fd, data, at)
-                at += len(data)
+        else:
+            for row, at in enumerate(offsets):
+                for data in row_bytes(converted, row):
+                    write_at(fd, data, at)
+                    at += len(data)
         if plan.save.durable:
             os.fsync(fd)
         return accounts_of(codecs)

@@ -36,9 +36,9 @@ __all__ = ["Elsewhere", "upload_converted"]
 
 T = TypeVar("T")
 _PART_NBYTES = 8 << 20
-"""The least that is sent as one part; S3 asks for 5 MiB, but for the last."""
+"""Smallest part. S3 requires at least 5 MiB for every part but the last."""
 _MOST_PARTS = 9_000
-"""S3 takes 10,000."""
+"""Most parts that are planned for; S3 accepts 10,000, and jobs round their number up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _RowSpan:
     end: int
     whole: bool = True
     algorithm: str | None = None
-    """Of its checksum, which is returned."""
+    """Algorithm of the checksum that the worker returns for the row."""
 
 
 _Segment = _RowSpan | bytes
@@ -80,11 +80,11 @@ class Elsewhere:
 
     @property
     def sent_plan(self) -> Plan:
-        """What a worker needs of the plan, but for the steps."""
+        """The plan without what no worker needs; a job has only some of its steps."""
         return replace(self.plan, save=SaveOptions(durable=self.plan.save.durable), metadata=None, losses=())
 
     def run(self, work: Callable[..., T], jobs: Iterable[tuple[Any, ...]], nbytes: Sequence[int]) -> Iterator[T]:
-        """The results of jobs of so many bytes; the source is the first argument of each."""
+        """The results of `work(archive, *job)`, in order, with progress. `nbytes` has the bytes of each job."""
         found = run_jobs(self.executor, work, ((self.source, *job) for job in jobs))
         with start_progress(self.plan.save.progress, "converting") as report:
             yield from count_off(found, nbytes, report)
@@ -96,7 +96,7 @@ def upload_converted(
     layout: Iterator[RowPlace | memoryview] | RowsFirst,
     expect: str | None,
 ) -> list[Account]:
-    """Uploads the archive of a plan by workers. Returns what was done to values."""
+    """Uploads the archive of a plan by workers. Returns an account of each tensor that was cast or quantized."""
     converted, plan = elsewhere.converted, elsewhere.plan
     least = max(_PART_NBYTES, -(-int(converted.index.nbytes.sum()) // _MOST_PARTS))
     ended = layout if isinstance(layout, RowsFirst) else None
@@ -141,7 +141,11 @@ def _segments(
 
 
 def _cut(segments: Iterator[_Segment], least: int, *, last: bool) -> Iterator[_Span]:
-    """Spans of at least a job's bytes. Parts have at least `least` bytes, but for the last one of the object."""
+    """Spans of at least a job's bytes, cut into parts of at least `least` bytes.
+
+    Only the last part of the object may be smaller. With `last` it is in these spans; without, the caller
+    sends it, and a short rest is added to the span before it.
+    """
     enough = max(JOB_NBYTES, least)
     held: list[_Segment] = []
     number = 1
@@ -182,12 +186,12 @@ def _own_steps(span: _Span, plan: Plan) -> tuple[_Span, Plan]:
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
-    """What a worker has done."""
+    """The result of a worker's job."""
 
     accounts: list[Account]
     etags: list[str]
     digests: list[bytes]
-    """Of its rows; empty for one without a checksum."""
+    """Digests of its rows; empty for a row without a checksum."""
 
 
 def _upload_span(archive: Archive, span: _Span, plan: Plan, strict: bool, upload: MultipartUpload) -> _Sent:

@@ -33,7 +33,7 @@ _NOWHERE = BufferSource(b"")
 
 
 def computed(nbytes: int, codec: Codec, tensor: str) -> Encoded:
-    """The payload of bytes that are stored nowhere: the codec computes them."""
+    """A payload whose bytes are stored nowhere: its codec computes them."""
     return Encoded(_NOWHERE, 0, 0, nbytes, codec, tensor)
 
 
@@ -120,7 +120,7 @@ def _unpack(words: NDArray[Any], bits: int, order: str, count: int) -> NDArray[A
 
 
 def _blocks(tensor: Tensor) -> NDArray[Any]:
-    """value = 2**(scale - 127) × element; a scale of 255 is NaN. Elements int8 count in units of 2**-6 (OCP MX)."""
+    """value = 2**(scale - 127) × element; a scale of 255 is NaN. int8 elements are multiples of 2**-6 (OCP MX v1.0)."""
     elements = _part(tensor, "data").astype(np.float32)
     if tensor.parts["data"].dtype is not None and tensor.parts["data"].dtype.name == "int8":
         elements *= np.float32(2.0**-6)

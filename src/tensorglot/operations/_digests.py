@@ -25,6 +25,7 @@ __all__ = ["READ_NBYTES", "Stretch", "digest_rows", "digests"]
 READ_NBYTES = 1 << 20
 """Small enough to be in the processor's cache when it is hashed."""
 AHEAD = 2
+"""Pieces that are read while another one is hashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ def digest_rows(
     seen: Callable[[int], None] = lambda nbytes: None,
 ) -> bytes:
     """The digests of many rows of a source, each up to READ_NBYTES, one behind the other."""
+    # Rows that begin in the same READ_NBYTES of the source are one read of at most twice as much.
     order = np.argsort(begins, kind="stable")
     windows = begins[order] // READ_NBYTES
     cuts = [0, *(np.flatnonzero(np.diff(windows)) + 1).tolist(), len(order)]
@@ -137,7 +139,7 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
 
 
 def _read_ahead(stretch: Stretch, seen: Callable[[int], None]) -> bytes:
-    """Other threads read while this one computes."""
+    """The digest of a large stretch: other threads read ahead while this one hashes."""
     running = hasher(stretch.algorithm)
     scratches = [Scratch(stretch.step) for _ in range(AHEAD + 2)]  # those ahead, the next one, and the one in use
 

@@ -24,7 +24,7 @@ __all__ = ["find_equal_rows"]
 
 
 def find_equal_rows(one: Archive, two: Archive, names: Sequence[str]) -> set[str]:
-    """Those of some tensors that are equal in both: type, shape, values and attributes."""
+    """The names, of those given, whose tensors are equal in both archives: type, shape, values and attributes."""
     rows, others = (
         np.fromiter(map(archive.index.positions.get, names, repeat(-1)), np.int64, len(names)) for archive in (one, two)
     )
@@ -40,6 +40,7 @@ def find_equal_rows(one: Archive, two: Archive, names: Sequence[str]) -> set[str
         return set()
     differing = np.frombuffer(before, np.uint8) != np.frombuffer(after, np.uint8)
     if differing.any():
+        # A row is equal if no byte between its ends differs: the prefix sums at both ends are the same.
         counts, sizes = prefix_sums(differing), one.index.nbytes[rows[at]]
         stops = np.cumsum(sizes)
         at = at[counts[stops] == counts[stops - sizes]]

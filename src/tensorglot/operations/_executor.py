@@ -29,14 +29,14 @@ from tensorglot.threads import Executor
 __all__ = ["JOB_NBYTES", "Reference", "batches", "can_send", "name_batches", "refer_to", "run_jobs"]
 
 JOB_NBYTES = 16 << 20
-"""What a worker reads in one job: long enough that sending it costs nothing."""
+"""What a worker reads in one job: enough that the cost of sending the job does not matter."""
 _IN_FLIGHT = 256
 """Jobs submitted and not yet collected."""
 _TENSOR_COST = 4 << 10
 """The cost of a tensor, in bytes that could be read in the same time."""
 
 _SENT = (Place, bytes, bytearray, memoryview)
-"""What goes to a worker as it is; arrays never do."""
+"""Sources that are sent to a worker; arrays never are."""
 
 T = TypeVar("T")
 
@@ -66,14 +66,14 @@ class Reference:
 
 
 def can_send(source: Given) -> bool:
-    """Whether workers can open it; values in memory and streams they cannot."""
+    """Whether workers can open the source. They cannot open a stream, or values in memory."""
     if isinstance(source, (list, tuple)):
         return all(isinstance(each, _SENT) for each in source)
     return isinstance(source, (*_SENT, Archive))
 
 
 def refer_to(source: Given, archive: Archive, options: OpenOptions) -> Reference:
-    """A reference to what `locate` has returned; `archive` is what the caller opened it as, with these options."""
+    """A reference to a source that `locate` has returned; `archive` is the archive that the caller opened from it."""
     if not can_send(source):
         raise InputError(
             f"with an executor, workers open the source: pass a path, a URL or an archive, not {type(source).__name__}",
@@ -90,7 +90,7 @@ def _sent(source: Any) -> Place | bytes:
 
 
 def batches(nbytes: Sequence[int], most: int = JOB_NBYTES) -> Iterator[range]:
-    """Positions of adjacent tensors, enough for one job; a tensor that is enough for one has its own."""
+    """Ranges of adjacent tensors, each enough for one job. A tensor of `most` bytes or more has a job of its own."""
     first, together = 0, 0
     for i, size in enumerate(nbytes):
         if size >= most and i > first:
@@ -133,6 +133,6 @@ def run_jobs(executor: Executor, work: Callable[..., T], jobs: Iterable[tuple[An
 
 
 def _call(token: bytes, work: Callable[..., T], job: tuple[Any, ...]) -> T:
-    """The token makes every call another one: Dask keeps the results of calls that are equal."""
+    """Runs one job. `token` is random, because Dask returns the kept result of an earlier call with equal arguments."""
     with ExitStack() as stack:
         return work(*[stack.enter_context(one.opened()) if isinstance(one, Reference) else one for one in job])

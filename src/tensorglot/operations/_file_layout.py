@@ -22,7 +22,7 @@ __all__ = ["RowPlace", "file_layout", "rows_layout"]
 
 
 class RowPlace(bytes):
-    """Stands for the bytes of a row in the chunks of a writer."""
+    """Stands for the bytes of a row among the chunks of a writer, which passes it on like any other bytes."""
 
     row: int
     nbytes: int
@@ -46,7 +46,7 @@ def file_layout(archive: Archive, spec: Format, settled: WriteOptions) -> Iterat
 
 
 def rows_layout(index: Index, spec: Format, settled: WriteOptions) -> RowsFirst | None:
-    """For formats that have their index behind the rows; None if the file has no layout before they are read."""
+    """The file of a format whose index follows the rows; None if the places depend on values (compression)."""
     if spec.container.rows_first is None:
         return None
     found = spec.container.rows_first(_Places(index, BufferSource(b"")), settled)

@@ -41,10 +41,8 @@ def jsonable(value: Any) -> Any:
         return {key if isinstance(key, str) else repr(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [jsonable(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, float):
-        return value
+        return value if math.isfinite(value) else "NaN" if value != value else f"{'-' if value < 0 else ''}Infinity"
     if isinstance(value, complex):
         return [jsonable(value.real), jsonable(value.imag)]
     if isinstance(value, (bytes, bytearray, memoryview)):

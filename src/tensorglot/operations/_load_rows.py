@@ -33,7 +33,7 @@ __all__ = ["is_plain", "is_shared", "load_rows", "view_rows"]
 
 
 def is_plain(archive: Archive) -> bool:
-    """All stored bytes are those of arrays, and a run of arrays has a rank that NumPy allows."""
+    """Whether the stored bytes of every tensor are those of an array; a run of arrays must have a rank NumPy allows."""
     if not archive.index.plain:
         return False
     ranks = np.diff(archive.index.dim_offsets)
@@ -44,7 +44,7 @@ def is_plain(archive: Archive) -> bool:
 
 
 def is_shared(archive: Archive) -> bool | None:
-    """Whether the files are mapped, all or none of them; None if it depends on the file."""
+    """Whether the files are mapped to memory: True for all of them, False for none, None for some."""
     held = {id(held): held for held in (archive.source, *archive.index.sources.values()) if held is not None}
     mapped = {source.view(0, 0) is not None for source in held.values()}
     return mapped.pop() if len(mapped) == 1 else None
@@ -199,6 +199,8 @@ def _runs(index: Index, order: NDArray[np.int64], groups: list[int], steps: NDAr
     count = len(order)
     if count == 0:
         return [0]
+    # same[i]: row i has the type and shape of row i - 1. Each dim is compared with the one as many places
+    # before it as the row has dims; that is the same dim of the previous row if the ranks are equal.
     dims, offsets = take_shapes(index.dims, index.dim_offsets, order)
     ranks, dtypes = np.diff(offsets), index.dtypes[order]
     same = np.zeros(count, np.bool_)
@@ -208,6 +210,7 @@ def _runs(index: Index, order: NDArray[np.int64], groups: list[int], steps: NDAr
     same &= differing[offsets[1:]] == differing[offsets[:-1]]
     new = ~same
     new[groups[:-1]] = True
+    # A run also ends where the distance to the row before changes, unless that row itself begins a run.
     new[2:] |= ~new[1:-1] & (steps[1:-1] != steps[:-2])
     return [*np.flatnonzero(new).tolist(), count]
 

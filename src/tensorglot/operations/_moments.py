@@ -35,6 +35,7 @@ class Moments:
         """Adds `values + origin`; all finite, at least one."""
         count = len(values)
         values, scale = _scale(values)
+        # Two passes: relative to an approximate mean, whose error `rest` corrects, nothing cancels.
         center = float(values.mean())
         apart = values - center
         rest = float(apart.sum())

@@ -43,6 +43,7 @@ def output_arrays(out: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 
 
 def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
+    # In the order of addresses, an array can only overlap those before it that end after its beginning.
     extents = sorted((*byte_bounds(array), name) for name, array in arrays.items() if array.size)
     before: list[tuple[int, str]] = []
     for low, high, name in extents:

@@ -23,7 +23,7 @@ def locate(argument: T, options: Given) -> T:
 
 
 def locate_each(options: Given, *arguments: Any) -> list[Any]:
-    """The same of several arguments, of which one must be at a URL if there are options."""
+    """`locate` for several arguments; if there are options, at least one argument must be a URL."""
     return locate(list(arguments), options)
 
 

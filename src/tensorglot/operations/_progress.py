@@ -72,7 +72,8 @@ def _follow(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator
 
 @contextmanager
 def bar(what: str, unit: str = "bytes") -> Iterator[Progress]:
-    """A bar, called with the units done and the total. It is drawn at the first call: an error before prints alone."""
+    """A bar, called with the units done and the total. Nothing is drawn before the first call, so an early error
+    is printed without a bar."""
     with ExitStack() as stack:
         update: Progress | None = None
 

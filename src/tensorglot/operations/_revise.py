@@ -71,12 +71,12 @@ class Revised:
         existing = set(names)
         names += [name for name in added.index.names if name not in existing]
         whole = _combine(archive, added, names, metadata)
-        prepare(whole, spec, version or "", SaveOptions(checksum=None))
+        prepare(whole, spec, version or "", SaveOptions(checksum=None))  # refuses what the format cannot store
         settled = prepare(added, spec, version or "", options)
         return cls(archive, spec, whole, Revision(names, added, metadata, settled), in_place)
 
     def write(self, place: Place, expect: Stamp | str, options: SaveOptions) -> bool:
-        """Changes the file or object, which must still have the stamp or the ETag. Whether that was done in place."""
+        """Changes the file or object, which must still have this stamp or ETag. Returns whether it was in place."""
         if self.in_place and not isinstance(expect, str) and self.append(place.text, expect, durable=options.durable):
             return True
         if self.spec.container.revise is not None:
@@ -93,6 +93,7 @@ class Revised:
         if chunks is None:
             return None
         with open_spool(path) as spool:
+            # The last chunk is the footer. It is kept apart, because `append_tail` writes it after all other bytes.
             held: Chunk = b""
             for chunk in chunks:
                 write_stream(spool, [held])

@@ -106,9 +106,10 @@ def move_sidecar(archive: Archive, file: Place, sums: Sums) -> None:
 
 
 class SetAside:
-    """While a file is replaced, its sidecar has a temporary name; then it is removed, since it describes the old file.
+    """Renames the sidecar of a file while the file is replaced, then removes it, since it describes the old file.
 
-    So a kill leaves a file without a sidecar, and never one beside the sidecar of another, which could not be read.
+    So a kill leaves a file without a sidecar, and never a new file beside an old sidecar: such a file
+    could not be read.
     """
 
     def __init__(self, target: Writable, *, durable: bool = True) -> None:
@@ -138,7 +139,7 @@ class SetAside:
         if kind is not None and self._stamp_now() == self._stamp:
             self.put_back()
         elif self._aside:
-            with suppress(OSError):  # the file is replaced
+            with suppress(OSError):  # the file has been replaced: a leftover with a temporary name is harmless
                 os.unlink(self._aside)  # noqa: PTH108
 
     def _stamp_now(self) -> Stamp | None:
@@ -148,7 +149,7 @@ class SetAside:
             return None
 
     def put_back(self) -> None:
-        """The file has not changed."""
+        """Restores the sidecar, after an error that left the file unchanged."""
         aside, self._aside = self._aside, ""
         if aside:
             with suppress(FileNotFoundError):
@@ -156,7 +157,7 @@ class SetAside:
 
 
 def _is_sidecar(path: str) -> bool:
-    """Whether it is one of ours: what else has the name, links included, is left alone."""
+    """Whether a path is a sidecar written by this package. Any other file of that name, or a link, is left alone."""
     if not stat.S_ISREG(os.stat(path, follow_symlinks=False).st_mode):  # noqa: PTH116
         return False
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -265,7 +266,7 @@ def _text(quoted: bytes, position: int) -> str:
 def check_sidecar(
     archive: Archive, sums: Sums, seen: Callable[[int], None], tensors: range | None = None
 ) -> Iterator[Checked]:
-    """Compares the checksums of a sidecar: all, that of the bytes outside the tensors included, or of some tensors."""
+    """Compares the checksums of a sidecar: of some tensors, or of all of them and of the bytes outside."""
     index = with_sidecar(archive.index, _one_source(archive).size, sums)
     index = index if tensors is None else index.take(np.array(tensors, np.int64))
     yield from check_archive(Archive(index, archive.source), seen)

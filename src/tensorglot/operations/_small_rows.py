@@ -19,7 +19,7 @@ __all__ = ["is_small", "small_rows"]
 
 _BYTES_DECIDE = np.zeros(UNKNOWN + 1, np.bool_)
 _BYTES_DECIDE[: len(TABLE)] = [row.numpy is not None and not row.packed and row.name != "bool" for row in TABLE]
-"""Element types whose values are equal if their bytes are: any byte but 0 may be true."""
+"""Element types whose values are equal exactly if their bytes are. Not bool: several bytes may mean true."""
 
 
 def is_small(index: Index, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -52,7 +52,7 @@ class Numbers(NamedTuple):
 def small_stats(
     archive: Archive, positions: Sequence[int], shares: Sequence[float], bins: int, seen: Callable[[int], None]
 ) -> dict[int, Numbers]:
-    """The statistics of those tensors, by position, that are small and need no care. `seen` is told bytes read."""
+    """The statistics of the tensors that are small and need no care, by position. `seen` is called with bytes read."""
     index = archive.index
     rows = small_rows(index, positions)
     counts = np.zeros(len(index.dtypes), np.int64)
@@ -64,7 +64,7 @@ def small_stats(
     for some in _batches(rows, index.nbytes[rows]):
         try:
             pieces = archive.read_rows(some)
-        except FormatError:  # a checksum: comparing them one by one finds the tensor
+        except FormatError:  # a checksum mismatch: reading the tensors one by one finds which
             continue
         if pieces is None:
             continue

@@ -157,7 +157,7 @@ def convert(
 
 
 def _warnings(losses: Sequence[Loss], on_loss: OnLoss) -> Iterator[str]:
-    """Each loss if the caller asks for warnings; by default only ties, which are not refused, as `save` does."""
+    """The texts of warnings: each loss with on_loss="warn"; by default only ties, of which `save` also warns."""
     if on_loss == "warn":
         yield from map(str, losses)
     ties = [loss for loss in losses if loss.kind == "ties"]

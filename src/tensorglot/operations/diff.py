@@ -146,7 +146,7 @@ def diff(
 
 
 def tensor_changes(names: Sequence[str], one: Archive, two: Archive, tolerance: Tolerance = EXACT) -> list[Change]:
-    """The changes of some tensors. Most are equal, which their rows tell."""
+    """The changes of some tensors. Most are equal, which comparing their rows finds quickly."""
     equal = find_equal_rows(one, two, names)
     others = [name for name in names if name not in equal] if len(equal) < len(names) else []
     return [change for name in others for change in _changes_of(name, one, two, tolerance)]
@@ -219,7 +219,7 @@ def _value_changes(x: Tensor, y: Tensor, tolerance: Tolerance) -> Iterator[Chang
 
 
 def _same_value(x: Tensor, y: Tensor) -> bool:
-    """Identity decides: one value may be stored in different parts, or sparse here and dense there."""
+    """Whether two tensors have the same CID: one value may be stored in different parts, or sparse and dense."""
     try:
         return x.type == y.type and x.cid() == y.cid()
     except UnsupportedError:  # a value that cannot be decoded has no identity

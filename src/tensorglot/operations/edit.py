@@ -154,7 +154,10 @@ def _check_object(place: Place, in_place: bool) -> None:
 
 @contextmanager
 def _open_to_edit(place: Place, options: OpenOptions) -> Iterator[tuple[Archive, Stamp | str]]:
-    """The archive, and what must still be at the place when it is replaced: a file of this stamp, locked; an ETag."""
+    """The archive, and the version that must still be there when it is replaced: a file's stamp, or an ETag.
+
+    A local file is locked meanwhile.
+    """
     with nullcontext() if place.remote else lock_for_edit(place) as stamp, open_source(place, options) as archive:
         found = version_read(archive.source, place) if stamp is None else file_stamp(archive.source)
         if found is None:
@@ -169,7 +172,7 @@ def _open_to_edit(place: Place, options: OpenOptions) -> Iterator[tuple[Archive,
 
 
 def _sidecar_to_move(place: Place, archive: Archive) -> Sums | None:
-    """The checksums beside a file, which are still those of its tensors when its metadata has changed."""
+    """The sidecar of a file. Its checksums of tensors stay valid when only the metadata changes."""
     sums = read_sidecar(place, archive.limits)
     if sums is not None:
         if place.remote:

@@ -77,7 +77,7 @@ class Summary(Record):
     checksums: int
     """Tensors that have one."""
     checked_by: CheckedBy
-    """What else has one: the boxes of a distributed checkpoint; every block of a store, where it is its name."""
+    """What carries checksums besides tensors: boxes of a distributed checkpoint, or blocks of a store (their CIDs)."""
     dtypes: dict[str, Use]
     """The one with the most bytes first."""
     encodings: dict[str, int]
@@ -168,13 +168,13 @@ def summarize(archive: Archive) -> Summary:
 
 
 def _shards(archive: Archive) -> tuple[Shard, ...]:
-    """The files that the tensors are in, unless that is the archive's own."""
+    """The files that contain the tensors, if these are not in the archive's own file."""
     index = archive.index
     used = {id(source): source for source in index.sources.values()}
     counts = Counter(id(index.sources[row]) for row in index.row_offsets[:-1].tolist() if row in index.sources)
     named = ((key, source, getattr(source, "path", None)) for key, source in used.items())
     shards = [Shard(Path(path).name, source.size, counts[key]) for key, source, path in named if path is not None]
-    for source in used.values():  # one that stands for many files
+    for source in used.values():  # a source that combines several files lists them as members
         shards += (Shard(*member) for member in getattr(source, "members", tuple)())
     return tuple(shards)
 

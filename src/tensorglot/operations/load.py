@@ -41,7 +41,7 @@ __all__ = ["load", "load_archive", "loads"]
 Framework: TypeAlias = Literal["numpy", "torch", "jax", "awkward"]
 
 FEW, FEW_NBYTES = 8, 1 << 20
-"""So few tensors, and so small, are loaded sooner one by one: columns cost as much as eight of them."""
+"""Up to so many tensors and bytes, loading one by one is faster: working by columns costs as much as eight tensors."""
 
 
 def load(
@@ -239,13 +239,13 @@ def _read_part(part: Part, tensor: str) -> Part:
             array = part.array(tensor)
         else:
             array = np.frombuffer(part.payload.read(0, part.nbytes), np.uint8)
-    except UnsupportedError:  # raised again when the part is read
+    except UnsupportedError:  # the caller gets the tensor; reading this part of it raises the error again
         return part if isinstance(part.payload, Memory) else replace(part, payload=replace(part.payload, check=None))
     return Part(part.dtype, part.shape, Memory(array), unknown_dtype=part.unknown_dtype)
 
 
 def _threaded(archive: Archive, position: int) -> bool:
-    """Its codec uses several threads, unless it is called by a thread of our pool."""
+    """Whether the codec of a tensor decodes with several threads. It cannot if a thread of our pool calls it."""
     parts = archive.tensor_at(position).parts.values()
     encoded = [part.payload for part in parts if isinstance(part.payload, Encoded)]
     return any(isinstance(payload.codec, Threaded) and payload.codec.threaded(payload) for payload in encoded)

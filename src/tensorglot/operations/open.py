@@ -102,7 +102,7 @@ def open(
 
 
 def open_source(source: Readable | Sequence[Readable], options: OpenOptions) -> Archive:
-    """Opens what `locate` returns."""
+    """Opens a source that `locate` has returned."""
     if isinstance(source, Place):
         return _open_place(source, options)
     if isinstance(source, (list, tuple)):
@@ -126,7 +126,7 @@ def _open_place(place: Place, options: OpenOptions) -> Archive:
             folder = Folder.at(place) if place.remote else None
             if folder is None or not _has_files(folder):
                 raise
-        except InputError:  # most paths are files: whether one is a directory is asked when opening it has failed
+        except InputError:  # most paths are files, so a path is tested for a directory only after opening it failed
             folder = as_folder(place)
             if folder is None:
                 raise
@@ -194,7 +194,7 @@ def _open_file(
                 if outline is not None:
                     return DeferredArchive(outline, opened, limits, verifier, reopen, add_path_to_errors(place))
             index = container.read(opened, reading)
-            # At a URL, looking for a sidecar is one more request: it is made by who asks for checksums.
+            # At a URL, looking for a sidecar costs a request: only with verify="require" is it made.
             if place is not None and verifier is not None and (verifier.required or not place.remote):
                 sums = None if index.checksums is not None else read_sidecar(place, limits)
                 index = index if sums is None else with_sidecar(index, opened.size, sums)

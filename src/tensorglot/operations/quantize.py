@@ -84,7 +84,7 @@ def _encode_group(values: Values, bits: int) -> dict[str, Rows]:
     largest = (1 << bits - 1) - 1
     scales = np.abs(values).max(axis=1, keepdims=True) / np.float32(largest)
     inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales >= np.finfo(np.float32).tiny)
-    scales[inverse == 0] = 0  # of a group so small that its inverse overflows
+    scales[inverse == 0] = 0  # a group of values so small that the inverse of the scale would overflow
     codes = np.rint(values * inverse).clip(-largest, largest).astype(np.int8)
     if bits == 8:
         return {"data": codes, "scales": scales}
@@ -243,7 +243,7 @@ def quantize(value: Any, to: str = "int8") -> tuple[Tensor, Quantization]:
     `"int4:128"` for each 128; or a block type of GGML: `"q8_0"`, `"q4_0"`, `"q4_1"`,
     `"q5_0"`, `"q5_1"`. `Tensor.dequantize()` gives the real values; `save` takes the tensor.
     """
-    from tensorglot.dynd.coerce.anything import coerce  # which `convert`, for files, need not wait for
+    from tensorglot.dynd.coerce.anything import coerce  # here, because `convert` does not need it
 
     scheme = scheme_of(to)
     tensor = coerce(value, name="")

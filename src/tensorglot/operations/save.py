@@ -13,6 +13,7 @@ from typing import Any
 
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
+from tensorglot.io.local import Stamp
 from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
@@ -27,7 +28,7 @@ from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, follow
 from tensorglot.operations._sidecar import SetAside
 
-__all__ = ["check_metadata", "dumps", "prepare", "save", "save_archive", "write_archive"]
+__all__ = ["check_metadata", "dumps", "prepare", "save", "save_archive", "version_in_use", "write_archive"]
 
 
 def save(
@@ -94,13 +95,18 @@ def write_archive(
     """Writes an archive that was prepared. A target that the archive was read from must be unchanged since."""
     total = int(archive.index.nbytes.sum())
     with follow(spec.write(archive, settled), total, options.progress, "saving") as chunks:
-        sources = {archive.source, *archive.index.sources.values()} - {None}
-        read = next((stamp for source in sources if (stamp := version_read(source, target)) is not None), None)
         around = SetAside(target, durable=options.durable)
-        with open_target(target, durable=options.durable, expect=read, around=around) as file:
+        expect = version_in_use(archive, target)
+        with open_target(target, durable=options.durable, expect=expect, around=around) as file:
             if not settled.compression.choices or (isinstance(target, Place) and target.remote):
                 file.reserve(total)
             file.write(chunks)
+
+
+def version_in_use(archive: Archive, target: Writable) -> Stamp | str | None:
+    """The stamp or ETag of a target that the archive was read from; None for any other target."""
+    sources = {archive.source, *archive.index.sources.values()} - {None}
+    return next((found for source in sources if (found := version_read(source, target)) is not None), None)
 
 
 def _warn_of_copies(archive: Archive, spec: Format, stacklevel: int) -> None:

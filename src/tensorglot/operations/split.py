@@ -114,7 +114,7 @@ def _new_directory(given: Folder, durable: bool) -> Iterator[Folder]:
     try:
         with name_in_errors(directory):
             temporary.mkdir()
-        mode = temporary.stat().st_mode
+        mode = temporary.stat().st_mode  # after the umask, for the finished directory
         temporary.chmod(0o700)
         yield Folder(Place.at(str(temporary)))
         temporary.chmod(mode)
@@ -127,7 +127,7 @@ def _new_directory(given: Folder, durable: bool) -> Iterator[Folder]:
 
 @contextmanager
 def _new_folder(given: Folder, names: Sequence[str]) -> Iterator[Folder]:
-    """A folder at a URL, in which nothing is yet. After an error what has these names is removed."""
+    """An empty folder at a URL. After an error the objects of these names are removed."""
     check_target(given.place.text)
     if given.names():
         raise InputError("the target exists and is not empty", rule="split.target", path=given.place.shown)
@@ -154,7 +154,7 @@ def _groups(index: Index, shard_nbytes: int) -> Iterator[NDArray[np.int64]]:
 
 
 def _warn_of_ties(archive: Archive, groups: list[NDArray[np.int64]]) -> None:
-    """Warns of tensors that share their bytes and are in different shards; `save_archive` does of those in one."""
+    """Warns of tensors that share their bytes but go to different shards; `save_archive` warns of the others."""
     shard_of = np.repeat(np.arange(len(groups)), [len(tensors) for tensors in groups])
     names = archive.index.names
     apart = [(one, other) for one, other in archive.find_ties().items() if shard_of[one] != shard_of[other]]

@@ -213,7 +213,7 @@ def _look_elsewhere(
     deep: bool,
     seen: _Seen,
 ) -> tuple[list[Problem], list[Checked]]:
-    """The same on an executor. The bytes outside the tensors are few, and read here."""
+    """`_look` on an executor. The bytes outside the tensors are few, and are read by this process."""
     nbytes = archive.index.tensor_nbytes.tolist()
     seen.expect(sum(nbytes))
     problems: list[Problem] = []
@@ -262,7 +262,7 @@ def _missing_files(archive: Archive) -> Iterator[Problem]:
     """Other files of the archive that are missing or invalid."""
     for source in {id(source): source for source in archive.index.sources.values()}.values():
         try:
-            source.view(0, 0)
+            source.view(0, 0)  # opens a file that is opened when it is first used
         except FormatError as error:
             yield Problem.of(error)
 
@@ -294,7 +294,7 @@ def _deep_problems(archive: Archive, known: set[str | None], seen: _Seen) -> lis
 
 
 def _canonical(archive: Archive, limits: Limits) -> bool | None:
-    """None for shards, and for a format that cannot be written here."""
+    """Whether a strict reader accepts the file. None for shards, and for formats that are only read here."""
     spec, version = named(archive.format)
     if archive.source is None or not spec.writes:
         return None

@@ -2,12 +2,11 @@
 
 A header depends on all tensors, and most formats have it first. So values are written,
 raw, to an unnamed file beside the target (for a URL, in the directory for temporary
-files), and closing the writer saves an archive of
-spans of that file: in any format, by the same path as every other save, copied by the OS
-(copy_file_range). The target is replaced atomically.
+files). Closing the writer saves an archive of spans of that file, by the same path as
+every other save: in any format, copied by the OS (copy_file_range), atomic.
 
-To append is to revise the file that is there when the writer closes: under its lock, by
-one atomic copy or in place, so that two who append both succeed unless they use one name.
+Appending revises the file that exists when the writer closes: under its lock, by one
+atomic copy or in place. Two writers that append both succeed, unless they add the same name.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ class TensorStream:
         self.written += nbytes
 
     def _chunks(self, data: Any) -> tuple[int, Iterable[Chunk]]:
-        """The bytes of a piece, which is refused as a whole, and how many they are."""
+        """The number of bytes of a piece, and the bytes. An invalid piece is refused before anything is written."""
         if isinstance(data, (bytes, bytearray)) or (isinstance(data, memoryview) and data.format == "B"):
             piece = as_bytes(data)
             if self._dtype.name == "bool" and has_bad_bool(np.frombuffer(piece, np.bool_)):
@@ -165,7 +164,7 @@ class Writer:
             self._format = self._append_to.format
         self._choices: dict[str, dict[str, str | None]] = {"compression": {}, "checksum": {}}
         self._metadata = metadata
-        open_target(target)  # refused before a tensor is added
+        open_target(target)  # writes nothing yet: a target that cannot be written is refused before any tensor is added
         beside = target if isinstance(target, Place) and not target.remote else None
         self._spool = tempfile.TemporaryFile() if beside is None else open_spool(beside)  # noqa: SIM115
         self._source = FileSource(os.dup(self._spool.fileno()))
@@ -243,7 +242,7 @@ class Writer:
             self._release()
 
     def close(self) -> None:
-        """Writes the file; `with` does so where no error was raised. Nothing is done twice."""
+        """Writes the file; the end of a `with` block does it, unless there was an error. A second call does nothing."""
         if self._spool.closed:
             return
         try:

@@ -1,6 +1,6 @@
-"""What `safetensors.torch` and `bintensors.torch` have, over every format: changing the import is the migration.
+"""The functions of `safetensors.torch` and `bintensors.torch` for every format: to migrate, change the import.
 
-dcp     distributed checkpoints, imported when it is used: it needs PyTorch
+dcp     distributed checkpoints; imported on first use, because it needs PyTorch
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _refuse_shared(tensors: Mapping[str, Any], ties: bool) -> None:
-    """A file would store the memory twice, and give back tensors that no longer share it."""
+    """Refuses tensors that share memory: the file would store it twice, and loaded tensors would not share it."""
     shared = shared_names(tensors, ties=ties)
     if shared:
         names = ", ".join(map(escape, shared))

@@ -41,7 +41,7 @@ class Reader:
         self._storage_options = None if storage_options is None else as_storage_options(storage_options)
         self._path = file_path(as_path(path))
         self._archive: Archive | None = None
-        """What `read_metadata` has opened, for `read_data`."""
+        """The archive that `read_metadata` has opened, for `read_data`."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -54,7 +54,7 @@ class Reader:
             self._path = file_path(as_path(checkpoint_id))
 
     def _open(self) -> Archive:
-        """A URL may be of a directory, which has our index, or PyTorch's: ours is tried first, to save a listing."""
+        """A URL without a known suffix is a directory. Its index is tried first, which saves a listing."""
         read = partial(open, storage_options=self._storage_options)
         suffixes = (INDEX, *(suffix for spec in TABLE for suffix in spec.suffixes))
         if "://" not in self._path or self._path.startswith("store://") or self._path.endswith(suffixes):
@@ -92,7 +92,7 @@ class Reader:
         return found
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """All that is needed is in the files."""
+        """Nothing to set up: the metadata is in the files."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         return plan
@@ -130,7 +130,7 @@ class Reader:
 
 
 def _values(archive: Archive) -> tuple[dict[str, Any], dict[str, tuple[str | int, ...]]]:
-    """Plain values and paths: exactly as they were saved where our writer saved them."""
+    """Plain values and the paths of names; of other writers, the archive's metadata and no paths."""
     if archive.format != "dcp@json" or archive.source is None:
         return dict(archive.metadata or {}), {}
     manifest, known = parse_manifest(archive.source, archive.limits), makers()

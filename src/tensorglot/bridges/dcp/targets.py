@@ -38,9 +38,9 @@ __all__ = ["FolderTarget", "StoreTarget", "Target"]
 _RANK_FILE = re.compile(r"[0-9a-f]{8}-[0-9]{5}\.[a-z]+")
 
 ALIGNMENT = 64
-"""Of the tensors of PyTorch."""
+"""Alignment of PyTorch's tensors in memory."""
 PADDING = "padding"
-"""Key of the metadata whose length aligns what follows."""
+"""Metadata key whose value is as long as the alignment of the rows requires."""
 
 Links = Mapping[str, str]
 """CIDs by the names of boxes."""
@@ -103,7 +103,7 @@ class FolderTarget:
 
 
 def _align(archive: Archive, spec: Format, settled: WriteOptions) -> Archive:
-    """Pads the header, in its metadata: memory and file are copied faster if rows begin where PyTorch's tensors do."""
+    """Pads the header by a metadata value, so that rows are aligned like PyTorch's tensors: copying is faster."""
     if not spec.container.raw_rows:
         return archive
     padded = archive.with_index(replace(archive.index, metadata={PADDING: ""}))
@@ -136,11 +136,8 @@ class StoreTarget:
         return [f"{rank:05d}" for rank in range(count)]
 
     def write(self, name: str, boxes: Mapping[str, NDArray[Any]]) -> Links:
-        return (
-            {}
-            if not boxes
-            else self.store.stage({box_key(name, box): array for box, array in boxes.items()}, ref=self._ref)
-        )
+        staged = {box_key(name, box): array for box, array in boxes.items()}
+        return self.store.stage(staged, ref=self._ref) if staged else {}
 
     def finish(self, manifest: Manifest, links: Links) -> None:
         message = f"distributed checkpoint of {plural(len(manifest.files), 'rank')}"

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _OPAQUE = ("torch.float4_e2m1fn_x2",)
-"""Element types that are not one element of ours: stored as bytes."""
+"""Element types that tensorglot has no element type for (two values in a byte): stored as bytes."""
 
 
 def register(ours: type, theirs: str) -> None:
@@ -48,7 +48,7 @@ def metadata_module() -> Any:
 
 
 def array_of(name: str, tensor: torch.Tensor) -> NDArray[Any]:
-    """The values of a box. Types that are no single element of ours are bytes."""
+    """The values of a box; bytes for the types in _OPAQUE."""
     torch = library("torch", "torch")
     tensor = tensor.detach()
     if str(tensor.dtype) in _OPAQUE:
@@ -57,7 +57,7 @@ def array_of(name: str, tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def encode_value(data: io.BytesIO, name: str) -> Any:
-    """A plain value, which the planner has pickled, as JSON. Nothing but plain values is unpickled."""
+    """A plain value, which the planner has pickled, as JSON. Unpickling is restricted to plain values."""
     from pickle import UnpicklingError
 
     torch = library("torch", "torch")
@@ -97,6 +97,6 @@ def dtype_named(name: str) -> torch.dtype:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Our name of an element type; PyTorch's, with its prefix, where we have none."""
+    """Our name of an element type; for the types in _OPAQUE PyTorch's name, with its prefix."""
     name = str(dtype)
     return name if name in _OPAQUE else name.removeprefix("torch.")

@@ -18,11 +18,12 @@ __all__ = ["command"]
 
 @click.group
 def command() -> None:
-    """Keep every version of a checkpoint, for little more than one.
+    """Keep every version of a checkpoint, in little more space than one.
 
-    STORE is a directory or a URL. A ref names the last of a line of commits and moves
-    with each new one, a tag stays. A commit is named by a ref, a tag, its CID or the
-    beginning of it; everywhere else it is store://STORE#REF. Each command has --json.
+    STORE is a directory or a URL. A ref names the newest commit of a branch and moves
+    with each new commit; a tag stays. A commit is named by a ref, a tag, its CID or the
+    beginning of its CID; for other commands it is store://STORE#REF. Each command has
+    --json.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What turns one version into the next, as a file, without a store."""
+"""Deltas: the difference between two versions as a file, without a store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from tensorglot.cli.options import as_json, source_of, storage_option, storage_options
 from tensorglot.cli.store.shared import share_text
-from tensorglot.cli.terminal import escape_whole, print_json, progress_bar
+from tensorglot.cli.terminal import escape_whole, print_json, print_result, progress_bar
 from tensorglot.errors import human_nbytes, plural
 
 __all__ = ["apply", "delta"]
@@ -19,7 +19,7 @@ __all__ = ["apply", "delta"]
 @storage_option
 @as_json
 def delta(old: str, new: str, target: str, as_json: bool) -> None:
-    """Write what turns OLD into NEW to a small file, without a store.
+    """Write the difference from OLD to NEW to a small file, without a store.
 
     OLD and NEW are files, directories of shards or commits, as store://run#main. A delta
     is listed by ls and info and checked by verify.
@@ -50,10 +50,10 @@ def delta(old: str, new: str, target: str, as_json: bool) -> None:
 @storage_option
 @as_json
 def apply(delta: str, file: str, output: str | None, as_json: bool) -> None:
-    """Turn the old version, FILE, into the new one of DELTA.
+    """Apply a delta: turn FILE, the old version, into the new one.
 
-    FILE must be what the delta was made from. Both versions are verified before anything
-    is written, and a file is replaced atomically.
+    FILE must have the tensors that the delta was made from. Both versions are verified
+    before anything is written, and a file is replaced atomically.
 
     \b
     Examples:
@@ -65,7 +65,5 @@ def apply(delta: str, file: str, output: str | None, as_json: bool) -> None:
     target = output or file
     with progress_bar("applying") as progress:
         report = patch(delta, source_of(file), target, progress=progress, storage_options=storage_options())
-    if as_json:
-        print_json({"file": target, **report.to_dict()})
-    else:
-        print(f"{escape_whole(target)}: {plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}, verified")
+    text = f"{escape_whole(target)}: {plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}, verified"
+    print_result({"file": target, **report.to_dict()}, text, as_json=as_json)

@@ -1,7 +1,6 @@
-"""Commits and their names: made, listed, shown, compared, written to files.
+"""Commits and refs: made, listed, shown, compared, written to files.
 
-`log` is for people: what each commit holds, what it added, and how little of it had to be
-stored.
+`log` shows what each commit holds, what it changed, and how many bytes it added to the store.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ from tensorglot.cli.terminal import (
     message,
     print_fields,
     print_json,
+    print_result,
     print_table,
     progress_bar,
 )
 from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
-    from tensorglot.store import Commit, Store
+    from tensorglot.store import Commit
     from tensorglot.store.stats import CommitCost
 
 
@@ -50,10 +50,8 @@ def init(store: str, as_json: bool) -> None:
     from tensorglot.store import Store
 
     Store.create(store, storage_options_for(store))
-    if as_json:
-        print_json({"store": store})
-    else:
-        print(f"{escape_whole(store)} is a store; next: tensorglot store commit {escape_whole(store)} FILE")
+    text = f"{escape_whole(store)} is a store; next: tensorglot store commit {escape_whole(store)} FILE"
+    print_result({"store": store}, text, as_json=as_json)
 
 
 @click.command
@@ -97,14 +95,15 @@ def commit(
 @click.command
 @store_argument
 @click.argument("ref", required=False, shell_complete=complete_refs)
-@click.option("-n", "--limit", type=click.IntRange(min=1), help="At most so many commits, the last ones.")
+@click.option("-n", "--limit", type=click.IntRange(min=1), help="List at most this many commits, the newest.")
 @as_json
 def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
-    """List the commits of a ref, and what each has cost; without REF, of every ref.
+    """List the commits of a ref, and the bytes that each added; without REF, of every ref.
 
-    The last one is first. "changed" are tensors that no earlier commit has, "stored" the
-    bytes that a commit added, "share" is their part of its size, "refs" are those that
-    name the commit. With --limit, older commits than the one before are not read.
+    The newest commit comes first. "changed" counts tensors that no earlier commit has,
+    "stored" is the bytes that the commit added, "share" their part of its size, and
+    "refs" the names of the commit. With --limit, only the commits listed and the one
+    before them are read.
 
     \b
     Example:
@@ -118,7 +117,7 @@ def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
     if as_json:
         print_json({name: [_flat(cost) for cost in costs] for name, costs in found.items()})
         return
-    # A commit of several refs is listed once: the one that came first has paid for it.
+    # A commit of several refs is listed once.
     unique = {cost.commit.cid: cost for costs in found.values() for cost in costs}
     costs = sorted(unique.values(), key=lambda cost: cost.commit.time, reverse=True)
     if not costs:
@@ -140,7 +139,7 @@ def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
 
 
 def _when(time: datetime) -> str:
-    """Short: of this year without the year, of others without the hour."""
+    """A short time: without the year if it is in this year, else without the hour."""
     local = time.astimezone()
     return f"{local:%m-%d %H:%M}" if local.year == datetime.now().astimezone().year else f"{local:%Y-%m-%d}"
 
@@ -232,10 +231,8 @@ def checkout(
             progress=progress,
             storage_options=storage_options_for(file),
         )
-    if as_json:
-        print_json({"file": file, **report.to_dict()})
-    else:
-        print(f"{escape_whole(file)}: {plural(report.tensors, 'tensor')}")
+    text = f"{escape_whole(file)}: {plural(report.tensors, 'tensor')}"
+    print_result({"file": file, **report.to_dict()}, text, as_json=as_json)
 
 
 @click.command
@@ -252,15 +249,8 @@ def tag(store: str, name: str, ref: str, as_json: bool) -> None:
     """
     opened = open_store(store)
     opened.tag(name, ref)
-    _print_ref(opened, name, as_json)
-
-
-def _print_ref(store: Store, name: str, as_json: bool) -> None:
-    cid = store.refs()[name]
-    if as_json:
-        print_json({"ref": name, "cid": cid})
-    else:
-        print(f"{escape_whole(name)} is {cid}")
+    cid = opened.refs()[name]
+    print_result({"ref": name, "cid": cid}, f"{escape_whole(name)} is {cid}", as_json=as_json)
 
 
 @click.command
@@ -268,17 +258,14 @@ def _print_ref(store: Store, name: str, as_json: bool) -> None:
 @click.argument("ref", shell_complete=complete_refs)
 @as_json
 def delete(store: str, ref: str, as_json: bool) -> None:
-    """Remove a ref or a tag. Its commits go with the next collect, if nothing else leads to them.
+    """Remove a ref or a tag. The next collect removes its commits, if no other ref leads to them.
 
     \b
     Example:
       tensorglot store delete run old
     """
     open_store(store).delete(ref)
-    if as_json:
-        print_json({"deleted": ref})
-    else:
-        print(f"{escape_whole(ref)} is deleted")
+    print_result({"deleted": ref}, f"{escape_whole(ref)} is deleted", as_json=as_json)
 
 
 @click.command

@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.option("--data", is_flag=True, help="Also decode and hash every block.")
 @as_json
 def check(store: str, data: bool, as_json: bool) -> int:
-    """Check that all that refs lead to is there. Exits with 1 if something is damaged.
+    """Check that everything reachable from a ref is there. Exits with 1 if something is missing or damaged.
 
     \b
     Example:
@@ -49,7 +49,7 @@ def _grace(run: F) -> F:
     return click.option(
         "--grace",
         type=click.FloatRange(min=0),
-        help="Seconds for which something must have been unneeded. Default: a day.",
+        help="Seconds that something must have been unreachable before it is removed. Default: a day.",
     )(run)
 
 
@@ -58,7 +58,7 @@ def _grace(run: F) -> F:
 @_grace
 @as_json
 def collect(store: str, grace: float | None, as_json: bool) -> None:
-    """Remove what no ref leads to. Safe beside running writers.
+    """Remove what no ref leads to. Safe while other processes write.
 
     \b
     Example:
@@ -97,7 +97,7 @@ def _print_collected(found: Collected, as_json: bool) -> None:
 @store_argument
 @as_json
 def stats(store: str, as_json: bool) -> None:
-    """What a store holds, and how little it takes.
+    """Show what a store holds, and how many bytes it takes.
 
     \b
     Example:

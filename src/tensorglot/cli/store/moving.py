@@ -10,7 +10,7 @@ import click
 from tensorglot.cli.complete import complete_refs
 from tensorglot.cli.options import as_json, storage_options_for
 from tensorglot.cli.store.shared import open_store, print_commit, store_argument
-from tensorglot.cli.terminal import escape_whole, print_json, progress_bar
+from tensorglot.cli.terminal import escape_whole, print_result, progress_bar
 from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _transfer(run: F) -> F:
 @_transfer
 @as_json
 def push(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
-    """Copy refs to another store, all or those named: only what it lacks.
+    """Copy refs, all or those named, to another store. Only blocks that it lacks are copied.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def push(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
 @_transfer
 @as_json
 def pull(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
-    """Copy refs from another store, all or those named: only what is missing.
+    """Copy refs, all or those named, from another store. Only missing blocks are copied.
 
     \b
     Example:
@@ -64,11 +64,9 @@ def pull(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
 
 
 def _print_transferred(found: Transferred, as_json: bool) -> None:
-    if as_json:
-        print_json(found.to_dict())
-    else:
-        names = ", ".join(escape(name) for name in found.refs) or ("no ref" if found.blocks else "nothing")
-        print(f"{names} moved: {plural(found.blocks, 'block')}, {human_nbytes(found.nbytes)}")
+    names = ", ".join(escape(name) for name in found.refs) or ("no ref" if found.blocks else "nothing")
+    text = f"{names} moved: {plural(found.blocks, 'block')}, {human_nbytes(found.nbytes)}"
+    print_result(found.to_dict(), text, as_json=as_json)
 
 
 @click.command
@@ -78,12 +76,12 @@ def _print_transferred(found: Transferred, as_json: bool) -> None:
 @click.option(
     "--have",
     metavar="REF",
-    help="A commit that the receiver has: what it needs is left out.",
+    help="A commit that the receiver has; its blocks are left out.",
     shell_complete=complete_refs,
 )
 @as_json
 def bundle(store: str, ref: str, file: str, have: str | None, as_json: bool) -> None:
-    """Write a commit and all before it to one file (CAR), to be carried elsewhere.
+    """Write a commit and all commits before it to one file (CAR), for another store.
 
     REF is a ref, a tag or the CID of a commit, which arrives as a tag.
 
@@ -94,10 +92,8 @@ def bundle(store: str, ref: str, file: str, have: str | None, as_json: bool) -> 
     with progress_bar("bundling") as progress:
         options = storage_options_for(file)
         found = open_store(store).bundle(file, ref, have=have, progress=progress, storage_options=options)
-    if as_json:
-        print_json({"file": file, **found.to_dict()})
-    else:
-        print(f"{escape_whole(file)}: {plural(found.blocks, 'block')}, {human_nbytes(found.nbytes)}")
+    text = f"{escape_whole(file)}: {plural(found.blocks, 'block')}, {human_nbytes(found.nbytes)}"
+    print_result({"file": file, **found.to_dict()}, text, as_json=as_json)
 
 
 @click.command
@@ -105,7 +101,7 @@ def bundle(store: str, ref: str, file: str, have: str | None, as_json: bool) -> 
 @click.argument("file", type=click.Path())
 @as_json
 def unbundle(store: str, file: str, as_json: bool) -> None:
-    """Store what a bundle has, and move its ref.
+    """Add the commits of a bundle to a store, and move its ref.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""What the commands of a store share: the argument STORE, and how a commit and a share are shown."""
+"""Shared by the commands of a store: the argument STORE, and the text of a commit and of a share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tensorglot.cli.options import storage_option, storage_options_for
-from tensorglot.cli.terminal import print_json
+from tensorglot.cli.terminal import print_result
 
 if TYPE_CHECKING:
     from tensorglot.store import Commit, Store
@@ -34,7 +34,4 @@ def share_text(part: int, whole: int) -> str:
 
 
 def print_commit(made: Commit, as_json: bool) -> None:
-    if as_json:
-        print_json(made.to_dict())
-    else:
-        print(made.cid)
+    print_result(made.to_dict(), made.cid, as_json=as_json)

@@ -16,7 +16,7 @@ __all__ = ["Boxes", "boxes_payload"]
 
 
 class NullSource:
-    """The source of a payload that is in no file."""
+    """The source of a payload that is in no file: an Encoded payload must have one. It is never read."""
 
     size = 0
     concurrency: int | None = None

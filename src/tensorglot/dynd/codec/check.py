@@ -26,6 +26,7 @@ from tensorglot.model.types.text import parse_canonical
 
 __all__ = ["Fault", "first_fault", "repetitions"]
 
+# CIDv1, codec raw (55) or DAG-CBOR (71), BLAKE3 (1e), 32 bytes of digest: docs/dynd-format.md, "CIDs".
 _CID_HEADS = (bytes.fromhex("01551e20"), bytes.fromhex("01711e20"))
 
 
@@ -51,7 +52,7 @@ def first_fault(value: Value, limits: Limits) -> Fault | None:
 
 
 def _void(value: Value, limits: Limits) -> Fault | None:
-    """More values without bytes than a reader accepts."""
+    """The fault of a value with more elements without bytes than a reader accepts."""
     nodes = value.plan.nodes
     charged = {
         child.id for node in nodes if node.kind in (Kind.LIST, Kind.OPTION) for child in node.children if child.charge
@@ -77,6 +78,8 @@ def repetitions(value: Value) -> Iterator[tuple[Node, NDArray[np.int64]]]:
 
 def _child_times(node: Node, column: Column, times: NDArray[np.int64], need: int) -> NDArray[np.int64]:
     if isinstance(column, Lists):
+        # Lists may overlap. A list adds its count at its start and takes it away at its stop; the running
+        # sum is how often each element is used.
         edges = np.zeros(need + 1, np.int64)
         np.add.at(edges, column.starts[: len(times)], times)
         np.add.at(edges, column.stops[: len(times)], -times)
@@ -167,6 +170,7 @@ def _text_faults(kind: FixedString, raw: NDArray[np.uint8]) -> Iterator[tuple[in
     if bad.any():
         yield int(np.argmax(bad)), "dynd.fixed_string.nul", "a fixed_string has data after its first NUL"
     if kind.encoding == "utf8":
+        # All rows in one pass: valid as a whole, and no character continues across the edge of a row.
         at = utf8.first_invalid(raw.reshape(-1), 0, raw.size)
         split = utf8.first_split(raw.reshape(-1), np.arange(len(raw)) * kind.nbytes)
         bad = np.zeros(len(raw), np.bool_)
@@ -192,6 +196,8 @@ def _texts(node: Node, value: Value) -> Iterator[Fault]:
     starts, stops = np.ascontiguousarray(lists.starts), np.ascontiguousarray(lists.stops)
     if len(starts) == 0 or utf8.is_ascii(data, 0, len(data)):
         return
+    # Adjacent strings are checked in one pass, as one text that no character crosses the edges of. Only if
+    # that fails, or the strings have gaps, each is checked alone.
     if np.array_equal(starts[1:], stops[:-1]) and starts[0] >= 0:
         at = utf8.first_invalid(data, int(starts[0]), max(int(starts[0]), int(stops[-1])))
         if at == utf8.OK and utf8.first_split(data, starts) == utf8.OK:
@@ -209,7 +215,7 @@ def _codes(node: Node, codes: NDArray[Any]) -> Iterator[Fault]:
 
 def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:
     lists, data = value.lists(node), np.ascontiguousarray(value.array(node.child)).tobytes()
-    first: dict[bytes, int] = {}
+    first: dict[bytes, int] = {}  # a text that occurs often is parsed once
     for start, stop in zip(lists.starts.tolist(), lists.stops.tolist(), strict=True):
         first.setdefault(data[start:stop], start)
     for text, start in first.items():

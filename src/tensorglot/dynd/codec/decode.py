@@ -92,6 +92,7 @@ _parse = lru_cache(maxsize=1024)(parse_canonical)
 
 def _leading_type(source: Input, limits: Limits) -> Type:
     """Reads the type before a value."""
+    # The usual case, a text below 128 bytes that is in the window, needs no run of the kernel.
     at, window = source.at, source.window
     size = int(window[at]) if at < len(window) else 0
     if 0 < size < 128 and at + 1 + size <= len(window):
@@ -164,8 +165,12 @@ class _Reader:
         fill = room.column.filled()
         left = len(self.source.window) - self.source.at
         if self.source.beyond:
+            # A stream, of unknown length: grow by half, and never by more than was read plus one STEP, so that
+            # a large count in a short stream allocates little.
             capacity = fill + max(LEAST_ROOM, fill // 2, min(need, max(fill, STEP)))
         else:
+            # In memory: extrapolate from the input read so far, but every element takes a byte or more of
+            # what is left, which bounds the capacity.
             done = self.source.at - self.begin
             expected = fill * left // done * 9 // 8 if done > SAMPLE_NBYTES else 0
             capacity = fill + min(max(1, left), max(LEAST_ROOM, need, fill, expected))
@@ -177,13 +182,13 @@ class _Reader:
         return True
 
     def box(self, column: int) -> None:
-        """The type and the value of an `array[T]`, or the type and the link of a `merkle[T]`."""
+        """Reads the type and the value of an `array[T]`, or the type and the link of a symbolic `merkle[T]`."""
         op = self.program.ops[column // 2]
         at = self.source.base + self.source.at
         type = _leading_type(self.source, self.limits)
         try:
             if isinstance(op.node.type, Merkle):
-                type = Merkle(plan_of(type).type)  # refuses a type that has no data
+                type = Merkle(plan_of(type).type)  # plan_of refuses a symbolic type
             check_holds(op.node.type, type)
             self.boxes[column].append(decode(self.source, type, self.limits, self.depth + 1))
         except InputError as error:
@@ -222,13 +227,13 @@ class _Reader:
 
 
 class _Skipper(_Reader):
-    """Overwrites a column when it is full."""
+    """Walks a value without keeping it: a column that is full is overwritten from the beginning."""
 
     def grow(self, column: int, need: int) -> bool:
         room = self.rooms[column]
         if len(room.memory) < STEP:
             room.grow(STEP)
-        room.lend(min(room.column.filled(), 1))
+        room.lend(min(room.column.filled(), 1))  # keep one: a list adds its size to the offset before it
         return True
 
 
@@ -238,6 +243,7 @@ def _place(fault: Fault, source: Input, start: int, plan: Plan, limits: Limits, 
         return None
     parents = {child.id: node for node in plan.nodes for child in node.children}
     node, row, offset = fault.node, fault.row, fault.byte
+    # Within values of a fixed size the offset is arithmetic. Above them the kernel has to run.
     while (parent := parents.get(node.id)) is not None and parent.nbytes is not None:
         if parent.kind is Kind.REPEAT:
             row, element = divmod(row, parent.size)

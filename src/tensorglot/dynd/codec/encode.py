@@ -87,6 +87,8 @@ class _Writer:
         counts = value.counts()
         if counts[0] < 1:
             raise InputError("the columns are empty: there is no value to serialize", rule="dynd.range")
+        # Parents first: a node whose values are packed in memory is copied as one block, and the nodes
+        # inside it (`inside`) need no program.
         blocks: dict[int, NDArray[np.uint8]] = {}
         inside: set[int] = set()
         indexed = set()
@@ -142,7 +144,7 @@ class _Writer:
         self.kernel.start()
         while True:
             answer, nbytes = self.kernel.run(buffer, False)
-            if nbytes > PIECE_NBYTES // 2:
+            if nbytes > PIECE_NBYTES // 2:  # hand over the buffer; copying is cheaper only for small pieces
                 yield buffer[:nbytes]
                 buffer = np.empty(PIECE_NBYTES, np.uint8)
             elif nbytes:

@@ -18,7 +18,7 @@ __all__ = ["GrowableBuffer"]
 
 LARGE_NBYTES = 4 << 20
 HUGE_PAGE = 2 << 20
-"""A mapping begins to be used where a huge page can begin: few of its pages are small, and small ones cost time."""
+"""The used memory of a mapping begins at such a boundary, so that the OS can back it with huge pages: fewer faults."""
 
 
 class GrowableBuffer:
@@ -59,6 +59,7 @@ class GrowableBuffer:
             memory[:fill] = self.memory[:fill]
             self.memory = memory
         else:
+            # A mapping cannot be resized while an array or the kernel refers to its memory.
             self.memory = np.zeros(0, self.dtype)
             self.column.lend(self.memory, 0)
             self._extend(self.mapping, nbytes)

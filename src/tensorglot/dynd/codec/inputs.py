@@ -26,7 +26,10 @@ class Readable(Protocol):
 
 
 class Input(Protocol):
-    """A window of bytes. `base` is where the window begins in the whole, `beyond` how much may follow it."""
+    """A window of bytes, and a position `at` in it.
+
+    `base` is the offset of the window in the whole input, `beyond` how many bytes may follow the window.
+    """
 
     window: NDArray[np.uint8]
     at: int
@@ -34,7 +37,7 @@ class Input(Protocol):
     beyond: int
 
     def more(self, least: int) -> None:
-        """Moves the window on, so that at most `least` bytes are left in it; TruncatedError if there are no more."""
+        """Reads on, so that the window has more bytes after `at`, `least` at most; TruncatedError at the end."""
         ...
 
 

@@ -31,6 +31,7 @@ def unpack_columns(root: Node, raw: Raw, count: int, columns: list[Column]) -> N
             columns[node.id] = _strided(node, raw, offset, lead, strides)
         elif node.kind is Kind.REPEAT:
             step = node.child.nbytes or 0
+            # A repeat adds an axis, unless its elements continue the last axis without gaps: then both are merged.
             if node.size == 1:
                 stack.append((node.child, offset, lead, strides))
             elif strides[-1] == node.size * step:
@@ -66,6 +67,7 @@ def packed_bytes(value: Value, root: Node, count: int) -> Raw | None:
         values = value.array(root)[:count]
         stored = values.transpose(root.stored_axes()) if root.axis else values
         return np.ascontiguousarray(stored).reshape(-1).view(np.uint8)
+    # Guess the memory from the first column, lay the columns out in it, and compare all of them with the real ones.
     columns: list[Column] = [None] * len(value.columns)
     raw = _memory_around(value, root, count)
     if raw is None:
@@ -76,7 +78,7 @@ def packed_bytes(value: Value, root: Node, count: int) -> Raw | None:
 
 
 def _memory_around(value: Value, root: Node, count: int) -> Raw | None:
-    """The memory that the values would be packed in, judging by the first of their columns."""
+    """The memory in which the values would be packed, if their first column is where serialized values begin."""
     nbytes = count * (root.nbytes or 0)
     node = root
     while node.kind is not Kind.BLOCK:

@@ -86,6 +86,7 @@ def _code(node: Node, whole: frozenset[int], indexed: frozenset[int]) -> int:
     if node.id in indexed:
         return kernel.SENTINEL
     if node.kind is Kind.OPTION and node.atom is not None:
+        # Missing values have their sentinel in the child's column already: its bytes are written as they are.
         return kernel.SEQUENCE
     return int(node.kind)
 

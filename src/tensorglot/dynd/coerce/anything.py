@@ -41,7 +41,7 @@ __all__ = ["as_tensor", "as_type", "coerce", "typeof"]
 T = TypeVar("T")
 
 _PLAIN = (str, bytes, bytearray, bool, int, float, complex, type(None), Mapping, Sequence, Type)
-"""Python's own classes, which need no protocol."""
+"""Plain Python: these are not asked for `__array__` and the other protocols."""
 
 
 def coerce(value: Any, type: Type | None = None, name: str | None = None) -> Tensor:
@@ -60,6 +60,7 @@ def coerce(value: Any, type: Type | None = None, name: str | None = None) -> Ten
 def _coerce(value: Any, type: Type | None) -> Tensor:
     if isinstance(value, Tensor):
         return value if type is None or (type == value.type and not holds(type, type)) else _convert(value, type)
+    # An array[T] holds the value as it is, whatever library it comes from.
     if type is not None and _is_boxed(plan := plan_of(type)):
         return as_tensor(from_python(value, plan, _in_box))
     bridge = provided("bridges.find")(value)
@@ -107,7 +108,7 @@ def _as_plain(value: Any) -> Any:
 
 
 def _is_masked(value: NDArray[Any] | np.generic) -> bool:
-    """Whether an element is masked. A record that is masked has no type: each of its fields has a mask of its own."""
+    """Whether an element is masked. Records with masked fields are refused: each field has a mask of its own."""
     if not is_masked_array(value) or value.dtype.names is None:
         return has_masked(value)
     if np.ascontiguousarray(np.ma.getmaskarray(value)).view(np.bool_).any():

@@ -33,7 +33,9 @@ from tensorglot.model.types.temporal import DIGITS_MAX, Date, DateTime, Decimal,
 __all__ = ["python_type"]
 
 Make: TypeAlias = "Callable[[list[Type]], Type]"
+"""Makes a type of the types inside it."""
 Look: TypeAlias = "tuple[Make, list[list[Any]]]"
+"""How to make the type of a place, and the values of each place inside it."""
 
 _FLOAT = ty.Scalar(BY_NAME["float64"])
 _INTEGERS = ("int64", "uint64", "int128", "uint128")
@@ -43,6 +45,8 @@ _DEPTH_MAX = DEFAULT.type_depth * (DEFAULT.rank + 1)
 
 def python_type(value: Any) -> Type:
     """The type of a plain value where the caller gives none."""
+    # Breadth first: a place is all values at one position of the type, such as the elements of all
+    # lists of one level. `makes` holds how each type is made of the types of the places inside it.
     _check_finite(value)
     places: list[list[Any]] = [[value]]
     makes: list[tuple[Make, range]] = []
@@ -160,7 +164,8 @@ def _leaf(values: list[Any]) -> Type:
     elif kinds == {Link}:
         types = {v.type for v in values}
         return ty.Merkle(types.pop() if len(types) == 1 else ty.ANY)
-    leaves = {} if any(issubclass(kind, dt.datetime) for kind in kinds) else _LEAVES  # a datetime is a date to Python
+    # datetime is a subclass of date: datetimes mixed with other values must not be taken for dates.
+    leaves = {} if any(issubclass(kind, dt.datetime) for kind in kinds) else _LEAVES
     for kind, made in leaves.items():
         if all(isinstance(v, kind) for v in values):
             return made

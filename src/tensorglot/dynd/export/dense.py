@@ -19,6 +19,7 @@ from tensorglot.model.tensor import Tensor
 
 __all__ = ["densify"]
 
+# A small sparse file may claim a huge shape: the dense form may be 1 GiB, or this many times the stored bytes.
 _MOST_NBYTES = 1 << 30
 _MOST_PER_STORED = 1024
 

@@ -70,14 +70,14 @@ def _whole(tensor: Tensor) -> _Batch:
 
 
 class _Rows(NamedTuple):
-    """The rows of the values of a batch: the node of them all, where those of each value begin, and how many it has."""
+    """The rows of all values of a batch, as columns; value i has `sizes[i]` rows from `starts[i]` on."""
 
     node: Node
     columns: Sequence[Column]
     starts: Positions
     sizes: Positions
     fixed: int | None
-    """The number of rows where the type has it."""
+    """The number of rows of every value, if the type says it (`N *`)."""
 
     def at(self, item: int) -> _Batch:
         """One row of each value."""
@@ -106,7 +106,7 @@ def _rows(batch: _Batch) -> _Rows | None:
     size = type.size
     if root.kind is Kind.BLOCK and isinstance(column, np.ndarray):
         held: tuple[Column, ...] = (column[:count].reshape((count * size, *column.shape[2:])),)
-    elif root.axis:
+    elif root.axis:  # the rows are not in stored order: gather them into the logical one
         stored = np.arange(count)[:, np.newaxis] * root.size + np.argsort(stored_order(root))
         held = _batch(root.child, columns, stored.reshape(-1)).columns
     else:
@@ -116,7 +116,7 @@ def _rows(batch: _Batch) -> _Rows | None:
 
 
 def select(tensor: Tensor, index: Any) -> Any:
-    """What is at an index."""
+    """What `tensor[index]` returns."""
     try:
         return _result(_select(_whole(tensor), _items(index, tensor.type)), tensor.name)
     except OutOfRange as error:
@@ -158,7 +158,7 @@ def _result(batch: _Batch, name: str) -> Any:
 
 
 def _items(index: Any, type: Type) -> list[Item]:
-    """The items of an index, with `...` replaced by as many slices as there are dimensions left."""
+    """The items of an index, with `...` replaced by as many `:` as there are dimensions left."""
     items = list(index) if isinstance(index, tuple) else [index]
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
@@ -224,7 +224,7 @@ def _select_present(batch: _Batch, root: Node, columns: list[Column], items: lis
     node, held = inner.spread()
     if isinstance(node.type, Void):
         return _Batch(Void(), batch.count, (np.empty((batch.count, 0), np.uint8),))
-    if node.kind is Kind.OPTION:
+    if node.kind is Kind.OPTION:  # the index led to an option: ??T is no type, so both become one
         within = _index(node, held, inner.count)
         positions = np.where(positions < 0, -1, np.append(within, -1)[positions])
         node = node.child
