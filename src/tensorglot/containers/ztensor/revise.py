@@ -31,14 +31,18 @@ from tensorglot.containers.ztensor.constants import (
 )
 from tensorglot.containers.ztensor.manifest import ROOT_FORM, encode_manifest
 from tensorglot.containers.ztensor.parts import METADATA
+from tensorglot.containers.ztensor.scan import Field, Record, scan
 from tensorglot.containers.ztensor.stored import index_parts, prepare, write_blobs
 from tensorglot.errors import UnsupportedError
 from tensorglot.model.archive import Archive
+from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source, Span
 from tensorglot.wire import cbor
 
 __all__ = ["append_2", "edit_01", "edit_2", "revise_01", "revise_2"]
 
+_NAMED = Record("entry", Field("name", "name", required=True), named=False, text_keys=True)
+"""An entry of version 0.1, of which only the name is needed."""
 _OBJECTS, _ATTRIBUTES = cbor.text("objects"), cbor.text("attributes")
 
 _FOOTER_ALIGNMENT = 64
@@ -88,11 +92,25 @@ class _Layout:
 def edit_01(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
     source = _source(archive)
     data, begin = v01.index_bytes(source, archive.limits)
-    entries = [raw for _, raw in _entries(data)]
-    entries.insert(0, _encode_entry(write01.metadata_entry(metadata)))
     yield Span(source, 0, begin)
     yield bytes(max(0, ALIGNMENT_01 - begin))
-    yield from write01.end_file(cbor.head(cbor.ARRAY, len(entries)) + b"".join(entries))
+    yield from write01.end_file(_with_metadata(data, metadata))
+
+
+def _with_metadata(index: bytes, metadata: Mapping[str, Any]) -> bytes:
+    """An index with other metadata: the entries before and behind those that it has are copied as two spans."""
+    cursor = cbor.Cursor(index)
+    count = cursor.count("index")
+    first = begin = end = cursor.pos
+    found = scan(cursor, count, _NAMED)
+    row = Names(found.data, *found.records.numbers["name"]).find(METADATA)
+    if row is not None:
+        old = cbor.Cursor(index, pos=int(found.records.places[row]))
+        start = old.pos
+        if isinstance(old.value().get("metadata"), dict):
+            begin, end, count = start, old.pos, count - 1
+    entry = _encode_entry(write01.metadata_entry(metadata))
+    return cbor.head(cbor.ARRAY, count + 1) + entry + index[first:begin] + index[end : cursor.pos]
 
 
 def revise_01(archive: Archive, revision: Revision) -> Iterator[Chunk]:
