@@ -7,14 +7,14 @@ how to reopen the file in another process is passed to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from itertools import islice, pairwise
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, TensorNotFound, TruncatedError
+from tensorglot.errors import InputError, TensorNotFound, TruncatedError, escape, plural
 from tensorglot.kernels.gather import gather
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.dtypes import TABLE
@@ -45,6 +45,8 @@ _GAP_NBYTES = 8 << 10
 """Rows with less than this between them are read at once."""
 _ROWS_AT_ONCE = 2048
 """Rows that are read and written together: views of more of them would outlive collections of garbage."""
+_NAMES_SHOWN = 20
+"""Names in the repr of `archive.keys()`."""
 TIED_NBYTES = 4096
 """From here on arrays in memory are compared by their addresses."""
 
@@ -361,6 +363,10 @@ class Archive(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.index.names)
 
+    def keys(self) -> KeysView[str]:
+        """The names, in the order of the file."""
+        return _Keys(self)
+
     def close(self) -> None:
         """Closes the file. Arrays that share its memory stay valid."""
         source, self.source = self.source, None
@@ -395,7 +401,16 @@ class Archive(Mapping[str, Tensor]):
         return list(self.index.names)
 
     def __repr__(self) -> str:
-        return f"Archive({self.format}, {len(self)} tensor{'' if len(self) == 1 else 's'})"
+        return f"Archive({self.format}, {plural(len(self), 'tensor')})"
+
+
+class _Keys(KeysView[str]):
+    """The names of an archive, which are shown: `archive.keys()` is how one looks at them in an interpreter."""
+
+    def __repr__(self) -> str:
+        shown = [f"'{escape(name, longest=60)}'" for name in islice(self, _NAMES_SHOWN)]
+        rest = len(self) - len(shown)
+        return f"keys([{', '.join(shown)}{f', … {rest:,} more' if rest else ''}])"
 
 
 def _cut(groups: Sequence[int]) -> Iterator[tuple[int, int]]:

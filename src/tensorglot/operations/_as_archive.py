@@ -63,7 +63,8 @@ def collect(
         return tensors.with_index(_revise(tensors.index, metadata, attributes))
     if not isinstance(tensors, Mapping):
         raise InputError(
-            f"tensors must be a mapping from names to values, not {type(tensors).__name__}", rule="save.tensors"
+            f"tensors must be a mapping from names to values, not {type(tensors).__name__}: pass {{'name': value}}",
+            rule="save.tensors",
         )
     index = _index_of_arrays(tensors)
     if index is None:
