@@ -69,6 +69,11 @@ def test_methods_of_arrays_are_named(path: Path, name: str, hint: str) -> None:
     assert caught.value.name == name
 
 
+def test_a_tensor_without_a_name() -> None:
+    assert repr(tg.dynd.array(np.zeros(3))) == "Tensor(float64[3], 24 B)"
+    assert repr(tg.dynd.array([[1, 2], [3]])) == "Tensor(nested 2 * var * int64, 48 B)"
+
+
 def test_names_of_the_package_are_public() -> None:
     assert not [name for name in dir(tg) if name.startswith("_") and name != "__version__"]
     assert {"load", "save", "open", "store"} <= set(dir(tg))

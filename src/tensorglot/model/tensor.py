@@ -579,4 +579,5 @@ class Tensor(Exporter):
             what = f"{kind}{list(part.shape)}"
         else:
             what = f"{escape(self.layout)} {self.type}"
-        return f"Tensor({escape(self.name, longest=60)}: {what}, {human_nbytes(self.nbytes)})"
+        name = f"{escape(self.name, longest=60)}: " if self.name else ""
+        return f"Tensor({name}{what}, {human_nbytes(self.nbytes)})"
