@@ -179,6 +179,12 @@ def cases() -> list[Case]:
             "torch load_file, mmap", "load", {"tensorglot": drop_in, "safetensors": safetensors}, {"safetensors": 1.0}
         ),
         case("torch load and load_state_dict", "module", state, half_more, NBYTES["W2"]),
+        case(
+            "torch load and load_state_dict, mmap",
+            "module",
+            {"tensorglot": partial(into_module, partial(tensorglot, backend="mmap")), **into},
+            {"safetensors": 1.0},
+        ),
         case("torch load, out=", "module", {"tensorglot": into_tensors, **into}, half_more),
         case(
             "torch load_model",

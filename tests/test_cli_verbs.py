@@ -344,6 +344,9 @@ class TestCompletion:
     def test_the_script_names_the_command(self, shell: str) -> None:
         assert "_TENSORGLOT_COMPLETE" in run("completion", shell).stdout
 
+    def test_a_missing_shell_lists_them(self) -> None:
+        assert "Choose from: bash, zsh, fish." in run("completion", code=2).stderr
+
     @pytest.mark.parametrize(("words", "expected"), COMPLETED)
     def test_names_and_options_are_completed(self, words: list[str], expected: str) -> None:
         text = " ".join(["tensorglot", *words])

@@ -33,6 +33,10 @@ def test_an_empty_name_is_seen() -> None:
         assert "&#x27;&#x27;<" in value._repr_html_()
 
 
+def test_the_type_of_a_nested_value_is_shown_once() -> None:
+    assert tg.dynd.array([[1, 2], [3]])._repr_html_().count("2 * var * int64") == 1
+
+
 def test_every_value_has_a_table(tmp_path: Path) -> None:
     tensors = {f"layer.{i}": np.full((2, 3), i, np.float32) for i in range(40)}
     tg.save(tmp_path / "m.zt", tensors)

@@ -8,6 +8,7 @@ whose values are accepted), which are imported when they are first called.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -136,8 +137,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f"tensorglot.{_HOME_OF[name]}"), name)
         globals()[name] = value
         return value
-    raise AttributeError(f"module 'tensorglot' has no attribute '{name}'", name=name)
+    raise AttributeError(f"module 'tensorglot' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *__all__})
+    return sorted({*_MODULES, *__all__})

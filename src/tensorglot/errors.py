@@ -52,6 +52,9 @@ __all__ = [
     "plural",
 ]
 
+FEW_NAMES = 5
+"""So many names fit into the message about one that does not exist."""
+
 
 def escape(name: str, *, longest: int = 120) -> str:
     """A name from a file, safe to print: control, bidi and other invisible characters escaped, the middle elided."""
@@ -89,6 +92,13 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
     near = [known[found] for found in get_close_matches(name.casefold(), known, n=3)]
     return "; did you mean " + ", ".join(f"'{escape(each)}'" for each in near) + "?" if near else ""
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """The nearest names; where none is near, all names if they are few."""
+    few = list(itertools.islice(names, FEW_NAMES + 1))
+    listed = ", ".join(f"'{escape(each)}'" for each in few)
+    return did_you_mean(name, names) or (f"; the names are {listed}" if 0 < len(few) <= FEW_NAMES else "")
 
 
 class Hint(NamedTuple):
@@ -197,7 +207,14 @@ class TensorNotFound(TensorglotError, KeyError):
 
     @classmethod
     def among(cls, name: str, names: Iterable[str]) -> TensorNotFound:
-        return cls(f"no such tensor{did_you_mean(name, names)}", rule="tensor.name", tensor=name)
+        return cls(f"no such tensor{suggest(name, names)}", rule="tensor.name", tensor=name)
+
+    @classmethod
+    def matching(cls, pattern: str, names: Iterable[str]) -> TensorNotFound:
+        """The error of a name or pattern that matches none of the names."""
+        if not set(pattern) & set("*?["):
+            return cls.among(pattern, names)
+        return cls(f"no tensor matches the pattern{suggest(pattern, names)}", rule="tensor.name", tensor=pattern)
 
 
 class MissingFile(TensorglotError, FileNotFoundError):

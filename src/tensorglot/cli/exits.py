@@ -143,7 +143,7 @@ def _message(error: BaseException) -> str:
         return error.advise(command_line=True)
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
-        text = error.format_message()
+        text = error.format_message().replace("\t", "")  # click lists choices on lines of their own
         text += "" if text.endswith((".", "?", "!")) else "."
         return text + (f" Try '{context.command_path} --help'." if context else "")
     if isinstance(error, OSError):

@@ -226,7 +226,7 @@ class Format:
     def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         """The bytes of a file with the tensors of an archive."""
         if self.container.write is None:
-            raise InputError(f"{self.name} can be read, not written", rule="format.write")
+            raise _not_written(self.name)
         return self.container.write(archive, options)
 
     def checksums_in(self, version: str) -> tuple[str, ...]:
@@ -485,16 +485,31 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
         if not found:
             read = next((spec.name for spec in TABLE if suffix in spec.suffixes), None)
             if read is not None:
-                raise InputError(f"{read} can be read, not written", rule="format.write")
+                raise _not_written(read)
             known = ", ".join(s for spec in TABLE if spec.writes for s in spec.suffixes)
             hint = Hint("pass format=", "pass --to FORMAT")
-            what = f"no format has the suffix '{suffix}'" if suffix else "the target has no suffix that names a format"
+            if suffix:
+                what = f"no format has the suffix '{suffix}'"
+            elif path:
+                what = "the target has no suffix that names a format"
+            else:
+                raise InputError(f"pass format= (known: {_written_names()})", rule="format.suffix")
             raise InputError(f"{what} (known: {known})", rule="format.suffix", hint=hint, path=path or None)
         spec, version = found[0], None
     chosen = version or (spec.writes[0] if spec.writes else "")
     if chosen not in spec.writes:
-        raise InputError(f"{spec.name}@{chosen} can be read, not written", rule="format.write")
+        versions = ", ".join(f"{spec.name}@{version}" for version in spec.writes)
+        raise _not_written(f"{spec.name}@{chosen}", versions) if versions else _not_written(spec.name)
     return spec, chosen
+
+
+def _not_written(format: str, written: str = "") -> InputError:
+    what = f"{format} can be read, not written (written: {written or _written_names()})"
+    return InputError(what, rule="format.write")
+
+
+def _written_names() -> str:
+    return ", ".join(spec.name for spec in TABLE if spec.writes)
 
 
 def unsupported_dtype(format: str, index: Index, row: int) -> UnsupportedError:

@@ -7,14 +7,14 @@ the function that reopens the file in another process is passed to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from itertools import chain, islice, pairwise
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, TensorNotFound, TruncatedError
+from tensorglot.errors import InputError, TensorNotFound, TruncatedError, escape, plural
 from tensorglot.kernels.gather import gather
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.dtypes import TABLE
@@ -46,6 +46,8 @@ _GAP_NBYTES = 8 << 10
 _ROWS_AT_ONCE = 2048
 """Rows that are read and written together. Views of more rows would survive the garbage collector's young generations,
 which then takes longer."""
+_NAMES_SHOWN = 20
+"""Names in the repr of `archive.keys()`."""
 TIED_NBYTES = 4096
 """Arrays in memory from this size on are compared by address to find ties."""
 
@@ -366,6 +368,10 @@ class Archive(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.index.names)
 
+    def keys(self) -> KeysView[str]:
+        """The names, in the order of the file."""
+        return _Keys(self)
+
     def close(self) -> None:
         """Closes the file. Arrays that share its memory stay valid."""
         source, self.source = self.source, None
@@ -400,7 +406,16 @@ class Archive(Mapping[str, Tensor]):
         return list(self.index.names)
 
     def __repr__(self) -> str:
-        return f"Archive({self.format}, {len(self)} tensor{'' if len(self) == 1 else 's'})"
+        return f"Archive({self.format}, {plural(len(self), 'tensor')})"
+
+
+class _Keys(KeysView[str]):
+    """The names of an archive, which are shown: `archive.keys()` is how one looks at them in an interpreter."""
+
+    def __repr__(self) -> str:
+        shown = [f"'{escape(name, longest=60)}'" for name in islice(self, _NAMES_SHOWN)]
+        rest = len(self) - len(shown)
+        return f"keys([{', '.join(shown)}{f', … {rest:,} more' if rest else ''}])"
 
 
 def _cut(groups: Sequence[int]) -> Iterator[tuple[int, int]]:

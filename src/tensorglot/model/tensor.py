@@ -312,7 +312,12 @@ def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], t
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Tensor(Exporter):
-    """A named tensor of an archive or in memory."""
+    """A named tensor of an archive or in memory.
+
+    Values are read when they are asked for: by `numpy()`, by an index, or by a function of
+    NumPy, which takes a tensor like an array. `==` compares objects; `np.array_equal(a, b)`
+    compares values, and `a.cid() == b.cid()` types and values.
+    """
 
     name: str
     parts: Mapping[str, Part]
@@ -421,6 +426,14 @@ class Tensor(Exporter):
         except TruncatedError as error:
             error.tensor = self.name
             raise
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f": use .numpy().{name}" if hasattr(np.ndarray, name) else ""
+            if name in {"cpu", "cuda", "to"}:
+                hint = ": .torch(device) returns a tensor of PyTorch"
+            raise AttributeError(f"'Tensor' object has no attribute '{name}'{hint}", name=name, obj=self)
 
     def __getitem__(self, index: BasicIndex) -> Any:
         """`array[index]` as in NumPy, reading only the bytes that it needs.
@@ -571,4 +584,5 @@ class Tensor(Exporter):
             what = f"{kind}{list(part.shape)}"
         else:
             what = f"{escape(self.layout)} {self.type}"
-        return f"Tensor({escape(self.name, longest=60)}: {what}, {human_nbytes(self.nbytes)})"
+        name = f"{escape(self.name, longest=60)}: " if self.name else ""
+        return f"Tensor({name}{what}, {human_nbytes(self.nbytes)})"

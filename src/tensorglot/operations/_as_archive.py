@@ -62,8 +62,10 @@ def collect(
     if isinstance(tensors, Archive):
         return tensors.with_index(_revise(tensors.index, metadata, attributes))
     if not isinstance(tensors, Mapping):
+        instead = "its state_dict()" if hasattr(tensors, "state_dict") else "{'name': value}"
         raise InputError(
-            f"tensors must be a mapping from names to values, not {type(tensors).__name__}", rule="save.tensors"
+            f"tensors must be a mapping from names to values, not {type(tensors).__name__}: pass {instead}",
+            rule="save.tensors",
         )
     index = _index_of_arrays(tensors)
     if index is None:

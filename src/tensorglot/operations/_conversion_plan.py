@@ -220,7 +220,7 @@ def _expressible_metadata(
             continue
         try:
             kept[key] = json.dumps(value, ensure_ascii=False)
-            became = "is stored as JSON"
+            became = "becomes JSON text"
         except (TypeError, ValueError):
             became = "is left out"
         kind = type(value).__name__

@@ -51,7 +51,7 @@ def select_names(names: Sequence[str], select: Select | None) -> list[str]:
         fits = re.compile(fnmatch.translate(pattern)).match
         found = {name for name in names if name == pattern or fits(name)}
         if not found:
-            raise TensorNotFound.among(pattern, names)
+            raise TensorNotFound.matching(pattern, names)
         wanted |= found
     return [name for name in names if name in wanted]
 
@@ -88,7 +88,7 @@ def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str],
             raise InputError(f"'{escape(old)}' and '{escape(new)}' must have the same number of *", rule="rename.stars")
         pattern = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
         if not any(map(pattern.fullmatch, every)):
-            raise TensorNotFound.among(old, every)
+            raise TensorNotFound.matching(old, every)
         rules.append((pattern, new.split("*")))
 
     def new_name(name: str) -> str:
@@ -122,7 +122,7 @@ def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
             found.setdefault(name, choices[fitting[0]])
     for key in patterns:
         if key in unused:
-            raise TensorNotFound.among(key, names)
+            raise TensorNotFound.matching(key, names)
     return found
 
 

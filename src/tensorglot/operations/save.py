@@ -172,11 +172,15 @@ def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
     if metadata and spec.metadata == "none":
         raise UnsupportedError(f"{spec.name} cannot store metadata", rule="save.metadata")
     for key, value in metadata.items():
+        if not isinstance(key, str):
+            raise InputError(f"a metadata key must be a str, not {type(key).__name__}", rule="save.metadata")
+        if spec.metadata == "text" and not isinstance(value, str):
+            raise InputError(
+                f"{spec.name} stores only text as metadata: '{escape(key)}' is of type {type(value).__name__}, "
+                "pass str(value) or json.dumps(value)",
+                rule="save.metadata",
+            )
         for text in (key, value) if spec.metadata == "text" else (key,):
-            if not isinstance(text, str):
-                raise InputError(
-                    f"{spec.name} stores only text as metadata, not {type(text).__name__}", rule="save.metadata"
-                )
             try:
                 text.encode()
             except UnicodeEncodeError as error:

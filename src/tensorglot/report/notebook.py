@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorglot.errors import escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
-from tensorglot.model.tensor import Tensor
+from tensorglot.model.tensor import TYPE_ATTRIBUTE, Tensor
 from tensorglot.operations._cells import bars, number
 from tensorglot.operations.diff import Diff
 from tensorglot.operations.stats import Stats
@@ -110,7 +110,7 @@ def _tensor(tensor: Tensor) -> str:
         "layout": tensor.layout,
         "encoding": tensor.encoding,
         "checksum": tensor.checksum or "none",
-        **tensor.attributes,
+        **{key: value for key, value in tensor.attributes.items() if key != TYPE_ATTRIBUTE},
     }
     return _fields(f"Tensor {escape(_name(tensor.name))}", fields)
 

@@ -227,7 +227,8 @@ def _push_name(machine: Machine, module: str, name: str) -> None:
     full = f"{module}.{name}"
     if full not in machine.names:
         raise UnsupportedError(
-            f"the pickle refers to {escape(full)}, which is not allowed; nothing was executed",
+            f"the pickle refers to {escape(full)}, which is not allowed; nothing was executed. "
+            "A file of a state_dict() has tensors and plain values only",
             rule="pt.pickle.global",
             offset=machine.data.position,
         )
