@@ -280,6 +280,7 @@ def _read_member(
     span = (member.begin + header_nbytes, member.end) if stored else (member.begin, member.end)
     codec = None if stored else Deflated(header_nbytes, member.nbytes)
     nbytes = member.nbytes - header_nbytes
+    # The CRC-32 of ZIP covers header and array; that of the array alone follows from it, without reading the array.
     checksum = f"crc32:0x{crc32_of_rest(member.crc32, raw, nbytes):08X}"
     if header.objects:
         row = Row(dtype=OBJECTS, shape=header.shape, begin=span[0], end=span[1], codec=Pickled(codec, nbytes))

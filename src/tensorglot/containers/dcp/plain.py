@@ -83,7 +83,7 @@ def decode(value: Any, makers: Mapping[str, Callable[[Any], Any]] | None = None)
         return {key: decode(item, makers) for key, item in value.items()}
     of = decode(value.get("of"), makers)
     tag = str(value[TAG])
-    make = PLAIN.get(tag, _same) if makers is None else {**_MAKERS, **makers}.get(tag)
+    make = PLAIN.get(tag, lambda of: of) if makers is None else {**_MAKERS, **makers}.get(tag)
     if make is None:
         raise FormatError(
             f"a plain value in the index has the unknown type '{escape(tag, longest=60)}'", rule="dcp.value"
@@ -92,7 +92,3 @@ def decode(value: Any, makers: Mapping[str, Callable[[Any], Any]] | None = None)
         return make(of)
     except (TypeError, ValueError, OverflowError) as error:
         raise FormatError("invalid plain value in the index", rule="dcp.value") from error
-
-
-def _same(value: Any) -> Any:
-    return value

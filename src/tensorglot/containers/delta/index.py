@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -283,7 +284,8 @@ class _Reader:
         ends = len(MAGIC) + np.cumsum(bodies["stored"].astype(np.int64))
         if int(counts.sum()) != len(bodies) or (int(ends[-1]) if len(ends) else len(MAGIC)) != self.end:
             raise _malformed("the bodies do not fill the file")
-        begins, bases = (ends - bodies["stored"]).tolist(), list(self._bases())
+        begins = (ends - bodies["stored"]).tolist()
+        bases = [Base(self._type(type, size), size, old) for type, size, old in self._columns("bases", _BASE).tolist()]
         parts = list(zip(bodies["position"].tolist(), bodies["encoding"].tolist(), begins, ends.tolist(), strict=True))
         made: list[Change] = []
         used = at = 0
@@ -305,10 +307,6 @@ class _Reader:
         if used != len(bases):
             raise _malformed("a base without a row")
 
-    def _bases(self) -> Iterator[Base]:
-        for type, nbytes, digest in self._columns("bases", _BASE).tolist():
-            yield Base(self._type(type, nbytes), nbytes, digest)
-
     def _type(self, number: int, nbytes: int) -> str:
         if number >= len(self.types):
             raise _malformed("a type that does not exist")
@@ -319,7 +317,8 @@ class _Reader:
     def _tie(self, row: Change, tied: int, made: Sequence[Change]) -> int | None:
         if tied == _NO_ROW:
             return None
-        if tied >= len(made) or made[tied].tied is not None or row.bodies or not _same(made[tied], row):
+        value_of = attrgetter("type", "nbytes", "digest", "base")
+        if tied >= len(made) or made[tied].tied is not None or row.bodies or value_of(made[tied]) != value_of(row):
             raise _malformed("a row must be tied to an earlier row of the same type and shape")
         return tied
 
@@ -350,10 +349,6 @@ def _part(node: Any) -> PartName:
         ):
             return node["name"], node["dtype"], tuple(node["shape"])
     raise _malformed("not a part of a tensor")
-
-
-def _same(one: Change, two: Change) -> bool:
-    return (one.type, one.nbytes, one.digest, one.base) == (two.type, two.nbytes, two.digest, two.base)
 
 
 def _check_bodies(row: Change) -> None:

@@ -115,10 +115,6 @@ class FractalHeap:
         found.sort()
         return [begin for begin, _, _ in found], [(address, size) for _, address, size in found]
 
-    def _row_nbytes(self, row: int) -> int:
-        """The size of a block in this row (III.G, the doubling table)."""
-        return self._start << max(0, row - 1)
-
     def _add_indirect(self, address: int, begin: int, rows: int, found: list[tuple[int, int, int]], depth: int) -> None:
         """Adds the direct blocks below an indirect block, whose part of the heap begins at offset `begin`."""
         if rows > _ROWS or depth > _DEPTH or address in self._seen:
@@ -130,7 +126,7 @@ class FractalHeap:
         for i in range(rows * self._width):
             at = head + 8 * i
             child = int.from_bytes(data[at : at + 8], "little")
-            nbytes = self._row_nbytes(i // self._width)
+            nbytes = self._start << max(0, i // self._width - 1)  # blocks double from row to row (the doubling table)
             if child != UNDEFINED and nbytes <= self._direct:
                 found.append((begin, child, nbytes))
             elif child != UNDEFINED:

@@ -1,15 +1,14 @@
-"""Other metadata and other tensors in a file: what stays is copied as it is stored.
+"""Changes the metadata or the tensors of a file: everything that stays is copied as it is stored.
 
-For metadata alone, everything before the index is one span, and no tensor moves. Tensors
-are dropped, replaced and added. Entries of the index are copied in the form that they
-have, except for the offsets, which are spliced in. So encodings, checksums and unknown
-fields survive, and nothing is decoded, compressed or hashed again. Dropped blobs leave no
-hole: those that stay move together. If nothing is dropped, everything before the index is
-one span.
+If only metadata changes, everything before the index is one span, and no tensor moves.
+Tensors are dropped, replaced and added. Entries of the index are copied in their encoded
+form, with new offsets spliced in. So encodings, checksums and unknown fields survive, and
+nothing is decoded, compressed or hashed again. Dropped blobs leave no hole: those that stay
+move together. If nothing is dropped, everything before the index is one span.
 
-Version 2 can also be appended to (§2.5): its footer has the place of the manifest, so new
-blobs and a new manifest behind the old end are seen only when a footer points to them.
-What was dropped or replaced stays in the file then, unused, until it is copied.
+Version 2 can also be appended to (§2.5): its footer has the offset of the manifest, so new
+blobs and a new manifest after the old end become visible only when a footer refers to them.
+Blobs that were dropped or replaced then stay in the file, unused, until it is copied.
 """
 
 from __future__ import annotations
