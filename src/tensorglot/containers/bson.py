@@ -2,11 +2,11 @@
 
 Every vector field is a tensor with a row for each document: int8, float32, or bool for
 packed bits. Its rows are scattered over the file, so its payload is encoded and the codec
-gathers them. A field whose vectors cannot be one matrix is listed with the reason instead
+gathers them. A field whose vectors cannot form a matrix is listed with the reason in place
 of a dtype. Other values are skipped.
 
-Only vectors are written: fields sorted by name, nested where a name has dots. `strict`
-accepts only that.
+Only vectors are written: fields sorted by name, as nested documents if a name has dots.
+`strict` accepts only files of that form.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class _Scattered:
             last = min(first + step, -(-end // self.width))
             begin = first * self.width
             whole = begin >= offset and last * self.width <= end and not self._bits
-            if whole:
+            if whole:  # rows go directly to their places; partial rows and packed bits are decoded apart
                 self._rows_into(payload.source, first, last, out[begin - offset : last * self.width - offset])
                 continue
             low, high = max(begin, offset), min(last * self.width, end)

@@ -1,4 +1,4 @@
-"""What strict readers share: comparing a file with the bytes that its writer would make of its contents."""
+"""Strict reading: compares a file with the bytes that our writer would produce for its contents."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tensorglot.model.payload import Chunk, Source, Span, as_bytes
 __all__ = ["check_canonical", "check_padding", "first_difference"]
 
 _GAPS = 1024
-"""Between spans, read at a time."""
+"""Gaps between spans that are read at a time."""
 _GAP_NBYTES = 4096
-"""A longer gap is several."""
+"""A longer gap counts as several."""
 
 
 def first_difference(one: bytes | bytearray, other: bytes | bytearray) -> int:
@@ -24,7 +24,7 @@ def first_difference(one: bytes | bytearray, other: bytes | bytearray) -> int:
 
 
 def check_canonical(source: Source, chunks: Iterable[Chunk], rule: str) -> None:
-    """Compares a file with what would be written. Spans that would be copied to their own place are not read."""
+    """Compares a file with what would be written. Spans that would be copied to their own offset are not read."""
     position = 0
     try:
         for chunk in chunks:

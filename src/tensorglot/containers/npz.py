@@ -62,7 +62,11 @@ OBJECTS = "object (pickled)"
 
 
 class Deflated:
-    """The codec of one member: an array after its header, in one deflate stream."""
+    """The codec of one member: a header and an array, in one deflate stream.
+
+    A stream has no random access. The inflater of the last read is kept, so that reads in
+    order do not decode from the beginning again.
+    """
 
     name = "deflate"
 
@@ -110,7 +114,7 @@ _PICKLE = "an array of Python objects is a pickle, which is never loaded (could 
 
 
 def _inflater(payload: Encoded, nbytes: int) -> Inflater:
-    """For all of a stream."""
+    """An inflater for a whole stream."""
 
     def read(at: int, wanted: int) -> memoryview:
         return payload.source.read(payload.begin + at, wanted)
@@ -121,7 +125,7 @@ def _inflater(payload: Encoded, nbytes: int) -> Inflater:
 
 
 def _header_inflater(source: Source, window: ziparchive.Window, member: ziparchive.Member, tensor: str) -> Inflater:
-    """For the beginning of a stream, of which the window may have enough."""
+    """An inflater for the beginning of a stream, which the window may already have."""
 
     def read(at: int, wanted: int) -> bytes | memoryview:
         return window.up_to(member.begin + at, wanted) or source.read(member.begin + at, wanted)
@@ -165,7 +169,7 @@ class _Outline:
 
     @property
     def can_wait(self) -> bool:
-        """Whether its headers are far apart, and its names those of arrays."""
+        """Whether the headers may be read later: they are far apart, and all members are arrays by their names."""
         return self._directory.is_sparse() and all(name.endswith(SUFFIX) for name in self._directory.names)
 
     @cached_property
@@ -188,7 +192,7 @@ class _Outline:
 
 
 def _read_metadata(source: Source, begin: int, notes: list[Note]) -> dict[str, Any] | None:
-    """The JSON object in the comment, which begins at `begin`. A comment that begins otherwise is somebody else's."""
+    """The JSON object in the comment, which begins at `begin`. A comment that does not begin with `{` is not ours."""
     comment = source.read_bytes(begin, source.size - begin)
     if not comment:
         return None
@@ -224,7 +228,7 @@ def _encode(metadata: Mapping[str, Any]) -> bytes:
 
 
 def _check_json(value: Any, depth: int) -> None:
-    """What `dumps` would change silently, or `parse` refuse."""
+    """Raises for values that `dumps` would change silently, or `parse` would refuse."""
     if depth < 0:
         raise ValueError(f"nested deeper than {DEPTH} levels")
     if isinstance(value, Mapping):
@@ -238,7 +242,7 @@ def _check_json(value: Any, depth: int) -> None:
 
 
 def edit(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
-    """The archive with another comment: nothing before the end record changes."""
+    """The archive with its comment replaced: nothing before the end record changes."""
     source = cast("Source", archive.source)
     end = ziparchive.find_comment(source.read_bytes, source.size) - ziparchive.END_NBYTES
     yield Span(source, 0, end)
@@ -276,6 +280,7 @@ def _read_member(
     span = (member.begin + header_nbytes, member.end) if stored else (member.begin, member.end)
     codec = None if stored else Deflated(header_nbytes, member.nbytes)
     nbytes = member.nbytes - header_nbytes
+    # The CRC-32 of ZIP covers header and array; that of the array alone follows from it, without reading the array.
     checksum = f"crc32:0x{crc32_of_rest(member.crc32, raw, nbytes):08X}"
     if header.objects:
         row = Row(dtype=OBJECTS, shape=header.shape, begin=span[0], end=span[1], codec=Pickled(codec, nbytes))

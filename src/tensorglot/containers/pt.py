@@ -1,11 +1,11 @@
-"""What `torch.save` writes (`.pt`, `.pth`, `.bin`): a pickle of whatever was saved, and the storages of its tensors.
+"""Files of `torch.save` (`.pt`, `.pth`, `.bin`): a pickle of the saved value, and the storages of its tensors.
 
-Read, not written, and never executed: see `torchsave`. Tensors may share storages, and
-have strides.
+Read, not written, and never executed: see `torchsave`. Tensors may share storages and have
+strides.
 
 The name of a tensor is the keys that lead to it, joined by dots: `model.layer.weight`,
-`optimizer.state.0.exp_avg`; a single tensor is called `data`. Other values become
-metadata under such names. A sparse or quantized tensor of a form that has no layout here is
+`optimizer.state.0.exp_avg`; a single tensor is called `data`. Other values become metadata,
+with names of the same form. A sparse or quantized tensor whose form has no layout here is
 left out, with a note.
 """
 
@@ -41,7 +41,7 @@ def outline(source: Source, options: ReadOptions) -> Outline | None:
 
 
 class _Outline:
-    """All that the pickle says. Where a storage begins is known by the size of the header before it."""
+    """The contents of the pickle. The headers before the storages, whose sizes tell where these begin, come later."""
 
     def __init__(self, source: Source, options: ReadOptions) -> None:
         head = source.read_bytes(0, min(4, source.size))

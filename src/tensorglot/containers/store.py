@@ -1,7 +1,7 @@
-"""The spec's module for commits of a store, which are archives but not files.
+"""The container for commits of a store, which are archives but not files.
 
-`store://path#ref` is opened by the store itself; what is here lets every verb ask what
-such an archive can hold.
+The store itself opens `store://path#ref`. This module only lets every verb ask what such
+an archive can hold.
 """
 
 from __future__ import annotations

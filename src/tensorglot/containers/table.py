@@ -55,7 +55,7 @@ class ReadOptions(NamedTuple):
     open_file: Callable[[str], Source] | None = None
     """Opens another file in the same folder, by its name."""
     verifier: Verifier | None = None
-    """Compares checksums of tensors in other files."""
+    """For formats of several files: compares checksums of tensors in the other files."""
     head: bytes = b""
     """The first bytes of the source, if they have been read to detect the format."""
 
@@ -88,27 +88,27 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """Other tensors for an existing file."""
+    """New contents for an existing file."""
 
     names: Sequence[str]
     """Names of all tensors, in their new order."""
     added: Archive
-    """The new ones among them; the others stay."""
+    """The tensors to add or replace; the others stay."""
     metadata: Mapping[str, Any] | None
     options: WriteOptions
-    """For the new ones."""
+    """Options for the added tensors."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowsFirst:
-    """A file whose index is made from what whoever writes the rows has hashed."""
+    """A file in two steps: first the rows, then the index, which needs digests that were computed meanwhile."""
 
     chunks: Iterator[Chunk]
-    """The file up to the index; rows as `Archive.chunks` gives them."""
+    """The file up to the index; rows as `Archive.chunks` yields them."""
     algorithms: Sequence[str | None]
-    """The checksum of each row."""
+    """The checksum algorithm of each row."""
     end: Callable[[Sequence[bytes]], Iterator[Chunk]]
-    """The index and what follows, from the digest of each row; empty for one without a checksum."""
+    """The rest of the file, from the digest of each row; an empty digest for a row without a checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,35 +120,35 @@ class Container:
     read: Callable[[Source, ReadOptions], Index]
     write: Callable[[Archive, WriteOptions], Iterator[Chunk]] | None = None
     outline: Callable[[Source, ReadOptions], Outline | None] | None = None
-    """What is known of a file at a server by few requests; None if that is all, so that `read` is as quick."""
+    """What few requests can tell of a file at a server; None if `read` needs no more requests."""
     edit: Callable[[Archive, Mapping[str, Any]], Iterator[Chunk]] | None = None
     """Replaces the metadata without rewriting the tensors."""
     revise: Callable[[Archive, Revision], Iterator[Chunk]] | None = None
     """Drops, replaces and adds tensors, copying the stored bytes of the others."""
     append: Callable[[Archive, Revision], Iterator[Chunk] | None] | None = None
-    """The same by bytes behind the end of the file, which stays as it is; for the versions in `Format.appends`.
+    """The same by appending to the file, whose old bytes do not change; for the versions in `Format.appends`.
 
-    None if more than half of the file would be unused then, so that a copy is better.
-    The last chunk has the place of the index, and as many bytes as at the end of the old
-    file: written there instead, the old bytes give the old tensors. It lies in one sector.
+    None if more than half of the file would be unused afterwards, so that a copy is better.
+    The last chunk is the new footer, as long as the old one and within one sector: if the old
+    footer is written in its place, the file has the old tensors (`io.in_place.append_tail`).
     """
     inspect: Callable[[Archive], Iterable[FormatError]] | None = None
     """Finds errors that opening the file does not find."""
     content_digest: Callable[[Archive], str | None] | None = None
     """The format's digest of all tensors."""
     dtypes_in: Callable[[str], Collection[str]] | None = None
-    """Supported dtypes by version, where versions differ."""
+    """Supported dtypes by version, if versions differ."""
     keeps: Callable[[str, str], bool] | None = None
     """Whether a version can store elements of an unknown dtype under its name in the file."""
     metadata_faults: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
-    """Keys of metadata that cannot be stored, each with the reason, where `metadata="any"` is not any value."""
+    """Keys of metadata that cannot be stored, each with the reason, for formats that store most but not all values."""
     rows_first: Callable[[Archive, WriteOptions], RowsFirst | None] | None = None
-    """The file in two steps, if its rows are stored as they are, and the index behind them has their checksums.
+    """The file in two steps, for formats with raw rows followed by an index with their checksums.
 
-    None if places depend on values: of tensors that are compressed, or of one blob.
+    None if offsets depend on values, because tensors are compressed or equal contents share a blob.
     """
     raw_rows: bool = False
-    """Rows are written as `Archive.chunks` gives them, and the rest of the file depends on the index alone."""
+    """Rows are written as `Archive.chunks` yields them, and the rest of the file depends on the index alone."""
     tensors_max: int = TENSORS_MAX
     header_nbytes_max: int = HEADER_NBYTES_MAX
     """Default limits for reading."""
@@ -534,7 +534,8 @@ def check_header(nbytes: int, format: str) -> None:
 def detect(head: bytes, size: int, path: str | None) -> Format:
     """The format of a source of `size` bytes, from its first HEAD_NBYTES and its name.
 
-    By magic or pattern, else by suffix, else by a plausible length field: BinTensors and BSON have no magic.
+    Detected by magic or pattern, else by suffix, else by a plausible length field, because
+    BinTensors and BSON have no magic.
     """
     found = _BEGINNINGS.match(head)
     if found is not None:
@@ -549,7 +550,7 @@ def detect(head: bytes, size: int, path: str | None) -> Format:
     if not size:
         raise FormatError("the file is empty", rule="format.unknown", offset=0)
     hdf5 = _BY_NAME["hdf5"]
-    if any(head[at : at + 8] in hdf5.magic for at in (512, 1024, 2048)):  # behind a user block, as MATLAB writes it
+    if any(head[at : at + 8] in hdf5.magic for at in (512, 1024, 2048)):  # after a user block, as MATLAB writes it
         return hdf5
     known = ", ".join(spec.name for spec in TABLE)
     raise FormatError(f"unknown file format (known: {known})", rule="format.unknown", offset=0)

@@ -166,6 +166,7 @@ class _Limit:
         for connection in self._connections:
             with contextlib.suppress(OSError):
                 if connection.sock is not None:
+                    # The plain socket's method: an SSL socket's would also drop its TLS state, which is in use.
                     socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
 
     def read(self, answer: http.client.HTTPResponse, most: int) -> bytes:

@@ -87,14 +87,14 @@ def append_tail(path: str | os.PathLike[str], tail: FileSource, place: bytes, *,
             done = begin
             while True:
                 copy = min(end, (done + GROWTH_NBYTES - len(place)) // _PAGE * _PAGE)
-                write_at(fd, old, copy)
+                write_at(fd, old, copy)  # step 1
                 _sync(fd, durable)
-                copy_at(tail, done - begin, copy - begin, fd, done)
+                copy_at(tail, done - begin, copy - begin, fd, done)  # step 2: up to the copy, over the one before
                 if copy == end:
                     break
                 done = copy
             _sync(fd, durable)
-            write_at(fd, memoryview(place), end)
+            write_at(fd, memoryview(place), end)  # step 3
             _sync(fd, durable)
             new = stamp_of(os.fstat(fd))
             _check_at(path, new)

@@ -198,19 +198,16 @@ class RemoteSource(BaseSource):
     def _window(self, begin: int, end: int, ahead: int, *, header: bool) -> _Window | None:
         """The window to read and keep for a header or in a scan; None to read just the requested bytes."""
         tail = max(0, self.size - clamp(self.size >> 1, _TAIL_NBYTES))
-        if header and begin >= tail:
+        if header and begin >= tail:  # the whole tail, except for what is kept of its beginning
             kept = (start + len(data) for start, data in self._kept.items() if start <= tail < start + len(data))
             return _Window(max(0, tail, *kept), self.size, header=True)
-        least = self._least_header(begin) if header else ahead
         if not header and begin + ahead <= end:
             return None
+        # A header's window is twice as large as the window directly before it, so a long header needs few requests.
+        before = max((len(data) for start, data in self._kept.items() if 0 < start == begin - len(data)), default=0)
+        least = clamp(2 * before, _TAIL_NBYTES) if header else ahead
         stop = min(self.size, max(end, begin + least))
         return _Window(begin, min([stop, *(start for start in self._kept if begin < start)]), header=header)
-
-    def _least_header(self, begin: int) -> int:
-        """The least size of a header's window: twice that of the window directly before it, within bounds."""
-        before = max((len(data) for start, data in self._kept.items() if 0 < start == begin - len(data)), default=0)
-        return clamp(2 * before, _TAIL_NBYTES)
 
     def _fill(self, window: _Window) -> None:
         try:

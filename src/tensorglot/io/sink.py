@@ -172,7 +172,9 @@ class AtomicFile:
         """Appends all pieces, small ones together. Returns the size of the file so far."""
         for piece in join_small(pieces):
             for data in [piece] if isinstance(piece, memoryview) else self._copy(piece):
-                self._write_buffer(data)
+                with name_in_errors(self._target):
+                    write_at(self._fd, data, self._position)
+                self._position += len(data)
         return self._position
 
     @property
@@ -185,11 +187,6 @@ class AtomicFile:
         begin = self._position
         self._position += nbytes
         return begin
-
-    def _write_buffer(self, data: memoryview) -> None:
-        with name_in_errors(self._target):
-            write_at(self._fd, data, self._position)
-        self._position += len(data)
 
     def _copy(self, span: Stored) -> Iterator[memoryview]:
         """Copies a span by copy_file_range as far as possible, and yields the bytes of the rest."""
@@ -215,6 +212,8 @@ class AtomicFile:
             self._abandon()
 
     def _finish(self) -> None:
+        # The contents are on disk before they get a name, and the name before the target is replaced: after a crash
+        # at any point, the target is the old file or the new one.
         self._seal()
         if not self._temporary and not self._link():
             self._write_again()

@@ -61,8 +61,14 @@ class Upload:
         return self._position
 
     def _opened(self) -> Any:
-        if self._writer is None:
-            self._writer = self._open_writer() if self._expect is None else self._replacement(self._expect)
+        if self._writer is not None:
+            return self._writer
+        if self._expect is None:
+            self._writer = self._open_writer()
+        else:
+            from tensorglot.io.replacement import Replacement
+
+            self._writer = Replacement(self._url, self._address, self._expect, self._part_nbytes, self._open_writer)
         return self._writer
 
     def _open_writer(self) -> Any:
@@ -72,11 +78,6 @@ class Upload:
             buffer_size=self._part_nbytes,
             max_concurrency=max(2, _IN_FLIGHT_NBYTES // self._part_nbytes),
         )
-
-    def _replacement(self, expect: str) -> Any:
-        from tensorglot.io.replacement import Replacement
-
-        return Replacement(self._url, self._address, expect, self._part_nbytes, self._open_writer)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -306,6 +306,7 @@ def take_shapes(
     """Both columns for the shapes of the rows in `order`."""
     ranks = np.diff(dim_offsets)[order]
     offsets = prefix_sums(ranks)
+    # Each dim's position in `dims`: its position in the result, shifted by how far its shape moves.
     return dims[np.repeat(dim_offsets[order] - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
 
 

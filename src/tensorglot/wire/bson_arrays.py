@@ -56,13 +56,9 @@ class ArrayScan:
     def watch(self, pieces: Iterable[tuple[int, memoryview]]) -> Iterator[tuple[int, memoryview]]:
         """Yields the pieces unchanged, and adds up the arrays of each."""
         for start, data in pieces:
-            self._add(data, start)
+            for (_, fields, found, sizes), _ in find_all(data, self._paths, self._limits, start, arrays=True):
+                self._count(fields, found >> 3, found & 7, sizes)
             yield start, data
-
-    def _add(self, data: memoryview, start: int) -> None:
-        for block, _ in find_all(data, self._paths, self._limits, start, arrays=True):
-            _, fields, found, sizes = block
-            self._count(fields, found >> 3, found & 7, sizes)
 
     def _count(
         self, fields: NDArray[np.int64], counts: NDArray[np.int64], types: NDArray[np.int64], sizes: NDArray[np.int64]

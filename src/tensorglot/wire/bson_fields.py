@@ -97,6 +97,7 @@ def _group(paths: list[bytes], columns: NDArray[np.int64], documents: int) -> Fi
     offsets = prefix_sums(counts)
     known, head = np.unique(keys[offsets[:-1]], return_inverse=True)
     heads = [_row(key) for key in known.tolist()]
+    # The ignored bits are the lowest ones of the last byte, as many as the padding.
     bits_set = lasts & ((1 << np.minimum(keys & 0xFF, 7)) - 1) != 0
     troubles = dict.fromkeys(distinct(path[bits_set]).tolist(), "ignored bits of a vector are not zero")
     few = np.flatnonzero(counts < documents)

@@ -330,7 +330,7 @@ class _Open:
         keys, values = self.items[::2], self.items[1::2]
         if all(key.__hash__ is not None and not isinstance(key, (Tag, Pairs)) for key in keys):
             pairs = dict(zip(keys, values, strict=True))
-            if len(pairs) == len(keys):
+            if len(pairs) == len(keys):  # a dict would merge the keys 1, 1.0 and True
                 return pairs
         return Pairs(tuple(zip(keys, values, strict=True)))
 

@@ -154,6 +154,7 @@ def numbers(texts: Sequence[str | None]) -> Numbers | None:
     table = np.frombuffer(joined, np.uint8).reshape(-1, length)
     digits = table[:, len(prefix) :].tobytes()
     try:
+        # `fromhex` skips white space, which `isalnum` excludes.
         if (table[:, : len(prefix)] == np.frombuffer(prefix.encode(), np.uint8)).all() and digits.isalnum():
             return Numbers(algorithm, np.frombuffer(bytes.fromhex(digits.decode()), dtype))
     except ValueError:

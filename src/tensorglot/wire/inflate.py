@@ -75,6 +75,7 @@ class Inflater:
             ) from None
 
     def _check_end(self) -> None:
+        """Checks that the stream ends here: it decodes to nothing more, and no stored bytes are left."""
         more = b""
         while not (more or self._stream.eof):
             data = self._stream.unconsumed_tail or self._read(self._taken, min(64, self._stored - self._taken))

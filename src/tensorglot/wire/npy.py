@@ -135,6 +135,7 @@ _parse_again = lru_cache(1024)(_parse)
 @lru_cache(1024)
 def build(dtype: str, shape: tuple[int, ...]) -> bytes:
     """Builds everything before the data of an array in C order, as NumPy writes it."""
+    # As NumPy does: room for the first dimension to grow to 21 digits in place, and version 2.0 for long headers.
     growth = " " * (21 - len(str(shape[0]))) if shape else ""
     text = f"{{'descr': {_DESCRS[dtype]}, 'fortran_order': False, 'shape': {shape!r}, }}{growth}"
     version, width = (1, 2) if len(text) + 75 < 1 << 16 else (2, 4)

@@ -60,7 +60,7 @@ _END = struct.Struct("<4sHHHHLLH")
 _END64 = struct.Struct("<4sQHHLLQQQQ")
 _LOCATOR = struct.Struct("<4sLQL")
 _DESCRIPTOR, _UTF8 = 1 << 3, 1 << 11
-_KNOWN_FLAGS = _DESCRIPTOR | _UTF8 | 0b110
+_KNOWN_FLAGS = _DESCRIPTOR | _UTF8 | 0b110  # the last two bits are the compression level of deflate
 _DESCRIPTOR_NBYTES = 24
 """The longest data descriptor. It follows a member's data, directly before the next local header."""
 _AROUND_NBYTES = 1 << 10

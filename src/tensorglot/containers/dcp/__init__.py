@@ -5,13 +5,13 @@ pickle, and `*.distcp` files of concatenated `torch.save` archives; nothing of i
 executed. `tensorglot.bridges.dcp` writes `dcp.json` and a tensor file for each rank.
 
     records     the objects in `.metadata`: which classes are allowed, and their fields
-    metadata    those objects as a checkpoint
-    manifest    the JSON index as a checkpoint
-    plain       plain values in JSON, both ways
-    checkpoint  what both kinds describe: tensors, their boxes, values; the checks of it
+    metadata    `.metadata`, parsed to a checkpoint
+    manifest    `dcp.json`, parsed to a checkpoint
+    plain       plain Python values in JSON, both ways
+    checkpoint  what both kinds describe: tensors, their boxes, values; and the checks
     directory   the files, opened when something in them is read
-    joined      a tensor that consists of boxes
-    values      the plain values of a checkpoint of PyTorch
+    joined      the codec of a tensor that consists of boxes
+    values      the plain values of a PyTorch checkpoint
 
 A tensor is stored in *boxes* (DCP calls them chunks): each is a block of the tensor that
 starts at its offsets in the global shape. Boxes do not overlap and leave no hole. Opening
@@ -57,7 +57,7 @@ def read_index(source: Source, files: Directory, options: ReadOptions) -> Index:
 
 
 def _index(checkpoint: Checkpoint, files: Directory, options: ReadOptions) -> Index:
-    """A row for each tensor. Rows have spans one after the other of a file that does not exist."""
+    """The index, with a row for each tensor. The spans of rows are adjacent in an imaginary file: none overlap."""
     if options.strict and checkpoint.notes:
         raise FormatError(checkpoint.notes[0].message, rule=checkpoint.notes[0].rule)
     files.tensors = checkpoint.tensors

@@ -1,9 +1,8 @@
-"""What the index of a distributed checkpoint describes, and the rules that it must keep.
+"""What the index of a distributed checkpoint describes, and the rules that it must obey.
 
-Both indexes are parsed to these values. `check_checkpoint` proves from them alone that
-every tensor is covered by its boxes exactly once, that files are in the directory, and
-that no byte of a file belongs to two boxes: so all values together are no larger than
-the files.
+Both kinds of index are parsed to these values. `check_checkpoint` proves from them alone
+that boxes cover every tensor exactly once, that files are in the directory, and that no
+byte of a file belongs to two boxes: so all values together are no larger than the files.
 """
 
 from __future__ import annotations
@@ -27,9 +26,10 @@ __all__ = ["Checkpoint", "Place", "StoredTensor", "check_checkpoint", "check_sha
 _COMPONENT = re.compile(r"[^/\\:\x00-\x1f\x7f]{1,255}")
 _PATH_NBYTES = 4096
 COMPARED_BOXES = 128
-"""So many are compared each with each."""
+"""Up to this many boxes are compared pairwise."""
 WORK_PER_BOX = 48
-"""How often a box may be looked at: twice the logarithm of any number of boxes that are not cut."""
+"""How often a box may be visited. Halving a regular arrangement visits each box log2(boxes) times; this is twice that
+for any realistic number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Place:
     begin: int = 0
     end: int = 0
     name: str = ""
-    """Name of the tensor in the file, where that is a tensor file."""
+    """Name of the tensor in the file, if that is a tensor file."""
     dtype: str = ""
-    """What PyTorch calls the element type, in a file of PyTorch."""
+    """PyTorch's name of the element type, in a file of PyTorch."""
     transforms: tuple[str, ...] = ()
-    """What was done to the bytes; we know none."""
+    """Transforms that were applied to the bytes; none is supported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
-    """Where each box starts and how wide it is: boxes × dimensions."""
+    """Start and size of each box: matrices of boxes × dimensions."""
     places: Sequence[Place]
 
     @property
@@ -87,7 +87,7 @@ class Checkpoint:
 
 
 def check_shape(shape: Sequence[int], itemsize: int, limits: Limits, tensor: str) -> None:
-    """Checked before the boxes are: what follows can use 64-bit integers."""
+    """Checks rank and size, before the boxes, so that their checks can use 64-bit integers."""
     limits.check_rank(len(shape), rule="dcp.limit.rank", tensor=tensor)
     if math.prod(size for size in shape if size) * itemsize >= 1 << 63:
         raise FormatError("the tensor would have 2**63 bytes or more", rule="dcp.shape.product", tensor=tensor)
@@ -116,7 +116,7 @@ def _items(checkpoint: Checkpoint) -> Iterator[tuple[str, Place, int]]:
 
 
 def _check_path(path: str) -> None:
-    """A path inside the directory: no absolute path, no `..`, no hidden file."""
+    """Checks that a path is inside the directory: not absolute, no `..`, no hidden file."""
     parts = path.split("/")
     plain = all(_COMPONENT.fullmatch(part) and not part.startswith(".") and part.isprintable() for part in parts)
     if not plain or len(path) > _PATH_NBYTES:
@@ -126,7 +126,10 @@ def _check_path(path: str) -> None:
 
 
 def _check_boxes(tensor: StoredTensor) -> None:
-    """The boxes are inside the tensor, do not overlap, and have all of its elements."""
+    """Checks that the boxes are inside the tensor, do not overlap, and cover all of its elements.
+
+    No hole remains: disjoint boxes inside the tensor with at least its number of elements cover it.
+    """
     starts, counts = tensor.starts, tensor.counts
     outside = (starts < 0) | (counts < 0) | (starts > np.array(tensor.shape) - counts)
     if outside.any():
@@ -136,7 +139,7 @@ def _check_boxes(tensor: StoredTensor) -> None:
             rule="dcp.box.range",
             tensor=tensor.name,
         )
-    covered = sum(tensor.box_nbytes.tolist())  # 64 bits may not be enough
+    covered = sum(tensor.box_nbytes.tolist())  # as Python integers: boxes that overlap may exceed 64 bits
     if covered < tensor.nbytes:
         raise FormatError(
             f"the boxes cover {covered} of the tensor's {tensor.nbytes} bytes",
@@ -153,10 +156,9 @@ def _check_boxes(tensor: StoredTensor) -> None:
 def _first_clash(starts: NDArray[np.int64], ends: NDArray[np.int64], tensor: StoredTensor) -> tuple[int, int] | None:
     """Two boxes that overlap, or None.
 
-    The tensor is cut in two where that separates the boxes best, and each half again, until
-    a region has few enough boxes to compare each with each. A box that a cut goes through is
-    in both halves; boxes of any regular arrangement are hardly ever cut, and the work for
-    others is limited.
+    The tensor is cut in two where that separates the boxes best, and so is each half, until a
+    region has few enough boxes to compare them pairwise. A box that a cut goes through is in
+    both halves. Regular arrangements are hardly ever cut, and the work for others is limited.
     """
     if len(starts) < 2 or _follow_one_another(starts, ends):
         return None
@@ -175,7 +177,7 @@ def _first_clash(starts: NDArray[np.int64], ends: NDArray[np.int64], tensor: Sto
             continue
         cut = _best_cut(begins, stops, low)
         if cut is None:
-            return int(boxes[0]), int(boxes[1])  # all have the lowest corner of the region
+            return int(boxes[0]), int(boxes[1])  # all contain the lowest corner of the region, so all overlap
         axis, at = cut
         middle_high, middle_low = high.copy(), low.copy()
         middle_high[axis] = middle_low[axis] = at
@@ -185,7 +187,7 @@ def _first_clash(starts: NDArray[np.int64], ends: NDArray[np.int64], tensor: Sto
 
 
 def _follow_one_another(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> bool:
-    """The common case: along some axis, each box begins where another has ended."""
+    """The common case: along some axis, each box begins at or after the end of the one before it."""
     for axis in range(starts.shape[1]):
         order = np.argsort(starts[:, axis], kind="stable")
         if (starts[order[1:], axis] >= ends[order[:-1], axis]).all():
@@ -200,7 +202,10 @@ def _compare_each(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[i
 
 
 def _best_cut(starts: NDArray[np.int64], ends: NDArray[np.int64], low: NDArray[np.int64]) -> tuple[int, int] | None:
-    """The axis and the place of the cut whose larger half has the fewest boxes. None if all begin at `low`."""
+    """The axis and position of the cut whose larger half has the fewest boxes; None if all boxes begin at `low`.
+
+    The median of the boxes' begins is tried along each axis.
+    """
     best: tuple[int, int, int] | None = None
     for axis in range(starts.shape[1]):
         inside = starts[starts[:, axis] > low[axis], axis]
@@ -212,7 +217,7 @@ def _best_cut(starts: NDArray[np.int64], ends: NDArray[np.int64], low: NDArray[n
 
 
 def _check_spans(checkpoint: Checkpoint) -> None:
-    """Each box fits its span, and no two spans of a file overlap."""
+    """Checks that each box fits its span, and that no two spans of a file overlap."""
     by_file: dict[str, list[tuple[str, Place]]] = {}
     for name, place, nbytes in _items(checkpoint):
         if nbytes > place.end - place.begin and not place.transforms:
@@ -234,7 +239,7 @@ def _check_spans(checkpoint: Checkpoint) -> None:
 
 
 def _check_names(checkpoint: Checkpoint) -> None:
-    """No two boxes are the same tensor of a file."""
+    """Checks that no two boxes are the same tensor of a file."""
     seen: set[tuple[str, str]] = set()
     for name, place, _ in _items(checkpoint):
         if (place.file, place.name) in seen:

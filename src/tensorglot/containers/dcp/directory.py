@@ -1,12 +1,12 @@
 """The files of a distributed checkpoint, opened when something in them is first read.
 
-A checkpoint of 1,024 ranks has more files than a process may have open, so only the
-last few stay open; one that is opened again must be unchanged. A `File` stands for a
-file as long as the archive exists: it is the source of every box in that file.
+A checkpoint of 1,024 ranks has more files than a process may have open, so only the most
+recently used stay open; a file that is opened again must be unchanged. A `File` represents
+a file as long as the archive exists: it is the source of every box in that file.
 
-A box is a tensor of another archive: of the tensor file of a rank, or of the small
-`torch.save` archive at a span of a `.distcp` file. So reading, strides and checksums of
-boxes are those of any tensor.
+A box is a tensor of another archive: of a rank's tensor file, or of the small `torch.save`
+archive at a span of a `.distcp` file. So reading, strides and checksums of boxes work as
+for any tensor.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ __all__ = ["Directory", "File", "RankFiles", "SavedItems", "Section", "box_in"]
 
 OPEN_FILES = 64
 BOXES = 4096
-"""Boxes whose place in their file is remembered."""
+"""Boxes whose place in their file is cached."""
 _CARRIERS = {1: "torch.uint8", 2: "torch.uint16", 4: "torch.uint32", 8: "torch.uint64", 16: "torch.complex128"}
-"""Elements of any type are moved as those of one type of that width."""
+"""By width, the type as which elements of any type of that width are copied."""
 
 
 class Directory(ABC):
@@ -47,10 +47,11 @@ class Directory(ABC):
     concurrency: int | None = None
     checked_by: ClassVar[CheckedBy] = "box"
     typed: ClassVar[bool] = True
-    """Whether boxes have the element type of their tensor; else they are moved as numbers of that width."""
+    """Whether boxes have the element type of their tensor; otherwise they are copied as numbers of that width."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options._replace(head=b"")  # of the index: no other file begins so, and it would be pickled
+        # `head` is the beginning of the index file: wrong for other files, and it would be pickled.
+        self._options = options._replace(head=b"")
         self.tensors: Sequence[StoredTensor] = ()
         """Tensors of the checkpoint, with the places of their boxes in the files."""
         self._files: dict[str, File] = {}
@@ -60,19 +61,19 @@ class Directory(ABC):
         self._closed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """The source of one tensor elsewhere: files are opened again, and must be unchanged."""
+        """Pickled, as the source of one tensor: the other process opens the files again; they must be unchanged."""
         return _directory_again, (type(self), self._options, self._stamps)
 
     @abstractmethod
     def box(self, place: Place, tensor: str, verifier: Verifier | None = None) -> Part:
-        """The box at a place; `verifier` takes the place of the archive's."""
+        """The box at a place; `verifier`, if given, replaces the archive's."""
 
     def file(self, name: str) -> File:
         with self._lock:
             return self._files.setdefault(name, File(self, name))
 
     def open(self, name: str) -> Source:
-        """The file, opened now unless it is open."""
+        """The file, which is opened if it is not open."""
         with self._lock:
             if self._closed:
                 raise InputError("the archive is closed", rule="archive.closed")
@@ -80,12 +81,12 @@ class Directory(ABC):
             if found is None:
                 found = self._open[name] = self._open_file(name)
                 if len(self._open) > OPEN_FILES:
-                    self._open.popitem(last=False)  # closed with the last reference: it may be in use
+                    self._open.popitem(last=False)  # may be in use, so it is closed with the last reference to it
             self._open.move_to_end(name)
             return found
 
     def members(self) -> list[tuple[str, int, int]]:
-        """Name, size and number of tensors of each file that tensors are in."""
+        """Name, size and number of tensors of each file that has tensors."""
         counts = Counter(name for tensor in self.tensors for name in {place.file for place in tensor.places})
         return [(name, self.file(name).size, count) for name, count in sorted(counts.items())]
 
@@ -238,14 +239,14 @@ def box_in(archive: Archive, name: str, where: str, tensor: str) -> Part:
 class SavedItems(Directory):
     """Boxes and values are archives of `torch.save` at spans of files."""
 
-    typed = False  # the type in the archive is compared when it is located
+    typed = False  # `_locate` compares the type in the archive
 
     def __init__(self, options: ReadOptions) -> None:
         super().__init__(options)
         self._located = lru_cache(BOXES)(self._locate)
 
     def span(self, place: Place, tensor: str) -> tuple[int, int]:
-        return place.begin, place.end  # with the archive around it, which need not be opened
+        return place.begin, place.end  # includes the archive around the box, which need not be opened
 
     def box(self, place: Place, tensor: str, verifier: Verifier | None = None) -> Part:
         archive = self._located(place, tensor)

@@ -1,10 +1,10 @@
 """A tensor that consists of boxes, each a tensor of another archive.
 
-It is a codec, whose decoded bytes are the C order of the global shape. A selection is
-split by box, and each box reads its part of it: a box that the selection does not touch
-is not opened. For a conversion, boxes that are whole slices along the first axis follow
-one another as they are; any other arrangement is read in strips of whole rows, so that
-boxes of columns are read in long runs and memory is bounded.
+`Joined` is a codec whose decoded bytes are in C order of the global shape. A selection is
+split by box, and each box reads its part: a box that the selection does not touch is not
+opened. For a conversion, boxes that are whole slices along the first axis are copied one
+after the other; any other arrangement is read in strips of whole rows, so that boxes of
+columns are read in long runs and memory is bounded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Joined", "Quantized"]
 CARRIER = BY_NAME["uint8"]
 """The element type of boxes whose own type is unknown to us: the writer stores their bytes."""
 STRIP_NBYTES = 16 << 20
-"""What is read at a time of a tensor that is not cut along its first axis."""
+"""Bytes that are read at a time of a tensor whose boxes are not slices along its first axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ class Quantized(Undecodable):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined:
-    """A codec."""
+    """The codec of a tensor that consists of boxes."""
 
     tensor: StoredTensor
     name: ClassVar[str] = "joined"
     frames_checked: ClassVar[bool] = True
-    """Boxes have the checksums."""
+    """Marks a `FrameChecked` codec: the boxes have the checksums."""
 
     def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
         width = self.tensor.itemsize
@@ -99,11 +99,11 @@ class Joined:
         return len(self.tensor.places) > 1
 
     def verify(self, payload: Encoded, verifier: Verifier) -> bool:
-        """Compares the checksums of all boxes. Whether each has one."""
+        """Compares the checksums of all boxes; returns whether each has one."""
         parts = [self._box(payload, number, verifier) for number in range(len(self.tensor.places))]
         if cast("Directory", payload.source).checked_by == "block":
             for part in parts:
-                deque(read_pieces(part.payload), 0)  # what is read is compared
+                deque(read_pieces(part.payload), 0)  # the source compares every block that it reads
             return True
         for part in parts:
             part.payload.verify()
@@ -116,11 +116,11 @@ class Joined:
 
     @property
     def _in_order(self) -> bool:
-        """Every box is whole slices along the first axis."""
+        """Whether every box is whole slices along the first axis."""
         return bool((self.tensor.counts[:, 1:] == self.tensor.shape[1:]).all())
 
     def _box(self, payload: Encoded, number: int, verifier: Verifier | None = None) -> Part:
-        """A box, which must have the shape, the width and the element type that the index says."""
+        """A box. Refused unless it has the shape, width and element type that the index declares."""
         directory, tensor = cast("Directory", payload.source), self.tensor
         part = directory.box(tensor.places[number], tensor.name, verifier)
         counts = tuple(tensor.counts[number].tolist())
@@ -171,7 +171,7 @@ def _unwrap(chunk: Chunk) -> Chunk:
 
 
 def _overlap(axis: Axis, start: int, count: int) -> tuple[slice, slice]:
-    """Which positions of a selection are in `start` to `start + count`: in the selection, and from `start` on."""
+    """The positions of a selection from `start` to `start + count`: as a slice of the selection, and of the box."""
     begin = max(0, -((axis.start - start) // axis.step))
     end = min(axis.count, -((axis.start - start - count) // axis.step))
     inside = axis.start + begin * axis.step - start

@@ -1,4 +1,4 @@
-"""`dcp.json`, the index of a checkpoint that `tensorglot.bridges.dcp` writes, and how to make it.
+"""`dcp.json`, the index of a checkpoint that `tensorglot.bridges.dcp` writes: encoded and parsed.
 
     {"tensorglot": "dcp", "version": 1,
      "files": ["4f1c-00000.safetensors", …],
@@ -7,8 +7,8 @@
      "values": {"step": 7},
      "paths": {"w": ["model", "w"]}}
 
-A box is the number of its file, its name there, where it starts and how wide it is. Paths
-are the keys that lead to a tensor or value in the dict that was saved.
+A box is the number of its file, its name there, its start and its size. Paths are the keys
+that lead to a tensor or value in the dict that was saved.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _END = 1 << 63
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is written; values are in the form of `plain.encode`."""
+    """The contents of the index; values are in the form of `plain.encode`."""
 
     files: Sequence[str]
     tensors: Mapping[str, Any]
@@ -54,7 +54,7 @@ class Manifest:
 
 
 def parse_manifest(source: Source, limits: Limits) -> Manifest:
-    """The index as it was written; of tensors and values only that they are dicts is checked."""
+    """Parses the index. Of tensors and values it only checks that they are dicts; `read_manifest` checks the rest."""
     limits.check_header(source.size, "an index", rule="dcp.limit")
     index = json.parse(source.read_bytes(0, source.size), depth=_DEPTH, rule="dcp.json")
     if not isinstance(index, dict) or index.get("tensorglot") != "dcp" or index.get("version") != VERSION:
@@ -112,7 +112,7 @@ def _read_tensor(name: str, entry: Any, files: Sequence[str], limits: Limits) ->
 
 
 def _matrix(rows: Sequence[Any], width: int) -> NDArray[np.int64] | None:
-    """Lists of as many numbers from 0 to 2**63 - 1; None if they are not."""
+    """A matrix from lists of `width` integers from 0 to 2**63 - 1 each; None if they are anything else."""
     if not all(type(row) in (list, tuple) and len(row) == width for row in rows):
         return None
     values = list(chain.from_iterable(rows))

@@ -3,8 +3,8 @@
     state_dict_metadata   name → size, dtype and boxes of a tensor, or "bytes" for a plain value
     storage_data          (name, offsets of a box) → file, offset, length
 
-Every box that a tensor lists must have an entry in `storage_data`, so the work is
-bounded by the number of entries, however often a pickle refers to one list of boxes.
+Every box that a tensor lists must have its own entry in `storage_data`, so the work is
+bounded by the number of entries, even if a pickle refers to one list of boxes many times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["read_metadata"]
 
 _END = 1 << 63
 _RANK = 4096
-"""No limit of a caller is larger; a tuple that a pickle refers to again and again is not read again and again."""
+"""Longer tuples are not sizes. Bounds the work for a long tuple that a pickle refers to many times."""
 _TRANSFORMS = 16
 
 
@@ -102,13 +102,13 @@ def _read_tensor(name: str, record: Record, places: _Places, limits: Limits) -> 
 
 
 def _element(dtype: ElementType) -> DType | str:
-    """Our element type, or the name in PyTorch where we have none, or several for one of theirs."""
+    """Our element type; PyTorch's name if we have none, or if one of its elements is several of ours."""
     ours = BY_NAME[DTYPES[dtype.name]] if dtype.name in DTYPES else None
     return dtype.name if ours is None or ours.packed else ours
 
 
 def _place(places: _Places, name: str, offset: tuple[int, ...] | None) -> Place:
-    """Each entry is used once: two boxes of a tensor at one place would overlap."""
+    """Takes the entry of a box, or of a value. Each can be taken once: two boxes with the same start would overlap."""
     place = places.pop((name, offset), None)
     if place is None:
         where = "" if offset is None else f" for the chunk at {list(offset)}"
@@ -123,7 +123,7 @@ def _pairs(value: Any, what: str) -> list[tuple[Any, Any]]:
 
 
 def _are_sizes(value: Any) -> bool:
-    """A tuple of a few numbers from 0 to 2**63 - 1."""
+    """Whether a value is a tuple of at most _RANK integers from 0 to 2**63 - 1."""
     few = type(value) is tuple and len(value) <= _RANK
     return few and all(type(size) is int and 0 <= size < _END for size in value)
 

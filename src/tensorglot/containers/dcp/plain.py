@@ -1,8 +1,8 @@
 """Plain Python values in JSON, both ways: what a training loop keeps beside its tensors.
 
-JSON's own values are written as they are, a dict of strings as an object. All others are
-an object with the key `!`: `{"!": "tuple", "of": [1, 2]}`. The names of types that belong
-to a framework are passed in by it.
+JSON's own values are written as they are, a dict with str keys as an object. All others are
+an object with the key `!`: `{"!": "tuple", "of": [1, 2]}`. Callers pass in the types of
+their framework.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "OrderedDict": OrderedDict,
 }
 PLAIN: dict[str, Callable[[Any], Any]] = {**_MAKERS, "tuple": list, "set": list, "OrderedDict": dict}
-"""For metadata, which has lists and dicts only."""
+"""For metadata, which has only lists and dicts."""
 
 
 def decode(value: Any, makers: Mapping[str, Callable[[Any], Any]] | None = None) -> Any:
-    """The value of a JSON form. `makers` has the types of a framework; without it, lists and dicts take their place."""
+    """Decodes a value. `makers` has a framework's types; without it, only lists and dicts are made."""
     if isinstance(value, list):
         return [decode(item, makers) for item in value]
     if not isinstance(value, dict):
@@ -83,7 +83,7 @@ def decode(value: Any, makers: Mapping[str, Callable[[Any], Any]] | None = None)
         return {key: decode(item, makers) for key, item in value.items()}
     of = decode(value.get("of"), makers)
     tag = str(value[TAG])
-    make = PLAIN.get(tag, _same) if makers is None else {**_MAKERS, **makers}.get(tag)
+    make = PLAIN.get(tag, lambda of: of) if makers is None else {**_MAKERS, **makers}.get(tag)
     if make is None:
         raise FormatError(
             f"a plain value in the index has the unknown type '{escape(tag, longest=60)}'", rule="dcp.value"
@@ -92,7 +92,3 @@ def decode(value: Any, makers: Mapping[str, Callable[[Any], Any]] | None = None)
         return make(of)
     except (TypeError, ValueError, OverflowError) as error:
         raise FormatError("invalid plain value in the index", rule="dcp.value") from error
-
-
-def _same(value: Any) -> Any:
-    return value

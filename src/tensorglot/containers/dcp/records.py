@@ -1,9 +1,9 @@
 """The objects in `.metadata`: the classes that are allowed, and their fields. No class is instantiated.
 
-Beside what every file of torch.save may have, the pickle refers to eight classes of
+Besides what any file of torch.save may contain, the pickle refers to eight classes of
 `torch.distributed.checkpoint.metadata`, one of `filesystem`, a layout and a path. An
 object of such a class becomes a `Record`: its class and a few named fields. The opcodes
-that make objects (NEWOBJ, BUILD) are interpreted for these classes only.
+that create objects (NEWOBJ, BUILD) are interpreted for these classes only.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _memory_format(arguments: tuple[Any, ...]) -> int:
 
 
 def _path(arguments: tuple[Any, ...]) -> None:
-    """Where the checkpoint was written. It is not used."""
+    """The path that the checkpoint was written to, which is not used."""
 
 
 _NAMES: dict[str, Any] = {

@@ -1,15 +1,15 @@
-"""A delta: what turns the tensors of one version into those of another. Read here, made and applied by the store.
+"""A delta: what turns the tensors of one version into those of another. Listed here; the store makes and applies it.
 
     file   = magic | bodies | index | footer
     body   = the encoding of one chunk that differs (`docs/store.md`), in the order of rows and chunks
     footer = offset of the index, its size (two uint64), BLAKE3 of the index, magic
 
-The index (`index`) is a DAG-CBOR map. `names` are the tensors of the new version, `rows` their values:
-one for each tensor, or one for each part. A row has the type, size and digest of the new
-value, and those of its base where they differ. Bodies lie behind each other without gaps,
-so their places follow from their sizes: every byte of the file is accounted for.
+The index (module `index`) is a DAG-CBOR map. `names` are the tensors of the new version,
+`rows` their values: one for each tensor, or for each part. A row has the type, size and
+digest of the new value, and those of its base if they differ. Bodies are stored without
+gaps, so their offsets follow from their sizes, and every byte of the file belongs to one.
 
-As an archive a delta lists the tensors of the new version. Their values need the base.
+As an archive, a delta lists the tensors of the new version. Reading values needs the base.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The index of a delta: names, rows and the places of bodies, as bytes and as checked values.
+"""The index of a delta: names, rows and the spans of bodies, as bytes and as checked values.
 
     index = DAG-CBOR {"bases", "bodies", "metadata", "names", "removed", "rows", "special", "types", "version": 1}
 
-`rows`, `bases` and `bodies` are byte strings of records of fixed size. Nothing in a file is
-relied on before it is checked: numbers of types, bases and rows, sizes against types, the
-order of chunks, and that bodies fill the file.
+`rows`, `bases` and `bodies` are byte strings of fixed-size records. Everything is checked
+before it is used: numbers of types, bases and rows, sizes against types, the order of
+chunks, and that bodies fill the file.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,7 +47,7 @@ INDEX_NBYTES = 1 << 30
 MAGIC = b"tgdelta1"
 _FOOTER = struct.Struct("<QQ32s8s")
 _UNCHANGED, _ADDED = 0xFFFFFFFE, 0xFFFFFFFF
-"""Instead of the number of a base."""
+"""Values of the field `base` that are not the number of a base."""
 _NO_ROW = 0xFFFFFFFF
 _ROW = np.dtype(
     [("tensor", "<u4"), ("type", "<u4"), ("base", "<u4"), ("tied", "<u4"), ("bodies", "<u4"), ("nbytes", "<u8"),
@@ -55,7 +56,7 @@ _ROW = np.dtype(
 _BASE = np.dtype([("type", "<u4"), ("nbytes", "<u8"), ("digest", "V32")])
 _BODY = np.dtype([("position", "<u4"), ("stored", "<u4"), ("encoding", "u1")])
 _ENCODINGS = 8
-"""Numbers of encodings below it are known."""
+"""The number of known encodings, which are 0 to 7."""
 _KINDS: dict[str, Any] = {
     "bases": bytes, "bodies": bytes, "metadata": (dict, type(None)), "names": list, "removed": list, "rows": bytes,
     "special": list, "types": list, "version": int,
@@ -63,7 +64,7 @@ _KINDS: dict[str, Any] = {
 
 
 PartName: TypeAlias = tuple[str, str | None, tuple[int, ...] | None]
-"""The name of a part; of an unknown element type also its name and the shape."""
+"""The name of a part; if its element type is unknown, also the type's name and the shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row: a value of the new version, and how it comes about."""
+    """One row: a value of the new version, and how it is made."""
 
     tensor: int
     """Position of the name."""
@@ -124,7 +125,7 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class DeltaIndex:
-    """What a delta says."""
+    """The contents of a delta's index."""
 
     names: list[str]
     rows: list[Change]
@@ -247,7 +248,7 @@ class _Reader:
         return texts
 
     def _nbytes(self, text: str) -> int | None:
-        """The bytes of a value of a type, if they are the same for all."""
+        """The size of values of a type, if all have the same size."""
         type = parse_canonical(text, self.limits)
         if symbolic(type):
             raise _malformed(f"symbolic type {text:.60} cannot have data")
@@ -283,7 +284,8 @@ class _Reader:
         ends = len(MAGIC) + np.cumsum(bodies["stored"].astype(np.int64))
         if int(counts.sum()) != len(bodies) or (int(ends[-1]) if len(ends) else len(MAGIC)) != self.end:
             raise _malformed("the bodies do not fill the file")
-        begins, bases = (ends - bodies["stored"]).tolist(), list(self._bases())
+        begins = (ends - bodies["stored"]).tolist()
+        bases = [Base(self._type(type, size), size, old) for type, size, old in self._columns("bases", _BASE).tolist()]
         parts = list(zip(bodies["position"].tolist(), bodies["encoding"].tolist(), begins, ends.tolist(), strict=True))
         made: list[Change] = []
         used = at = 0
@@ -305,10 +307,6 @@ class _Reader:
         if used != len(bases):
             raise _malformed("a base without a row")
 
-    def _bases(self) -> Iterator[Base]:
-        for type, nbytes, digest in self._columns("bases", _BASE).tolist():
-            yield Base(self._type(type, nbytes), nbytes, digest)
-
     def _type(self, number: int, nbytes: int) -> str:
         if number >= len(self.types):
             raise _malformed("a type that does not exist")
@@ -319,7 +317,8 @@ class _Reader:
     def _tie(self, row: Change, tied: int, made: Sequence[Change]) -> int | None:
         if tied == _NO_ROW:
             return None
-        if tied >= len(made) or made[tied].tied is not None or row.bodies or not _same(made[tied], row):
+        value_of = attrgetter("type", "nbytes", "digest", "base")
+        if tied >= len(made) or made[tied].tied is not None or row.bodies or value_of(made[tied]) != value_of(row):
             raise _malformed("a row must be tied to an earlier row of the same type and shape")
         return tied
 
@@ -352,12 +351,8 @@ def _part(node: Any) -> PartName:
     raise _malformed("not a part of a tensor")
 
 
-def _same(one: Change, two: Change) -> bool:
-    return (one.type, one.nbytes, one.digest, one.base) == (two.type, two.nbytes, two.digest, two.base)
-
-
 def _check_bodies(row: Change) -> None:
-    """Chunks in order, each in the value; all of them where there is no base to take one from."""
+    """Checks that a row's chunks ascend and lie in the value, and that each comes from the delta or the base."""
     chunks = max(1, -(-row.nbytes // CHUNK_NBYTES))
     positions = [body.position for body in row.bodies]
     if any(a >= b for a, b in pairwise(positions)) or (positions and positions[-1] >= chunks):
@@ -365,7 +360,7 @@ def _check_bodies(row: Change) -> None:
     if any(body.encoding >= _ENCODINGS for body in row.bodies):
         raise _malformed("an unknown encoding")
     held = 0 if row.base is None else max(1, -(-row.base.nbytes // CHUNK_NBYTES))
-    # Positions are in order and each is a chunk, so counting those past the base finds one that is missing.
+    # Positions ascend and are below `chunks`, so if all chunks past the base are there, their number is chunks - held.
     if row.tied is None and len(positions) - bisect_left(positions, held) < chunks - held:
         raise _malformed("a chunk is neither in the delta nor in the base")
     if row.state == "unchanged" and positions:

@@ -78,12 +78,12 @@ def _f16(blocks: Bytes, at: int) -> Values:
 
 
 def _nibbles(packed: Bytes) -> Bytes:
-    """The low halves of all bytes, then the high ones."""
+    """The low nibbles of all bytes, then the high ones."""
     return np.concatenate((packed & 0x0F, packed >> 4), axis=-1)
 
 
 def _fifth_bits(blocks: Bytes, at: int) -> Bytes:
-    """32 bits, as the fifth of as many numbers."""
+    """The fifth bit of each of 32 numbers, shifted to its place; stored as four bytes at `at`."""
     return np.unpackbits(blocks[:, at : at + 4], axis=1, bitorder="little") * np.uint8(16)
 
 
@@ -110,7 +110,11 @@ def _q8_0(blocks: Bytes) -> Values:
 
 
 def _q4_k(blocks: Bytes) -> Values:
-    """Eight groups of 32: a scale and a minimum of six bits each, in units of two half-precision numbers."""
+    """Eight groups of 32 codes of 4 bits. Each has a scale and a minimum of 6 bits, in units of two float16.
+
+    Of the 12 bytes of scales and minima, the first four of each have their 6 bits in `low` and
+    `high`; the last four have 4 bits in `mixed`, and 2 in the top bits of `low` and `high`.
+    """
     low, high, mixed = (blocks[:, at : at + 4] for at in (4, 8, 12))
     scales = np.concatenate((low & 0x3F, mixed & 0x0F | low >> 6 << 4), axis=1)
     minima = np.concatenate((high & 0x3F, mixed >> 4 | high >> 6 << 4), axis=1)
@@ -122,7 +126,7 @@ def _q4_k(blocks: Bytes) -> Values:
 
 
 def _q6_k(blocks: Bytes) -> Values:
-    """Sixteen groups of 16, with a scale of eight bits each; four bits of a number here, two there."""
+    """Sixteen groups of 16 codes of 6 bits: 4 in the first 128 bytes, 2 in the next 64. A scale of 8 bits for each."""
     low = blocks[:, :128].reshape(-1, 2, 2, 32)
     four = np.concatenate((low & 0x0F, low >> 4), axis=2)
     shifts = np.array((0, 2, 4, 6), np.uint8)[:, None]
@@ -161,6 +165,6 @@ BLOCKS: dict[int, Block] = {
     40: Block("NVFP4", 64, 36),
     41: Block("Q1_0", 128, 18),
 }
-"""By GGML's number. Types without a decoder are listed and carried."""
+"""The block types by GGML's number. Those without a decoder are listed and copied."""
 
 _BY_LAYOUT: dict[Any, Block] = {f"gguf.{block.name}": block for block in BLOCKS.values()}

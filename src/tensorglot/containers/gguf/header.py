@@ -72,7 +72,7 @@ class _Cursor(Fetched):
         return self.checked(self.number("Q"), least_nbytes, rule)
 
     def checked(self, count: int, least_nbytes: int, rule: str) -> int:
-        """A count that was just read."""
+        """Refuses a count that was just read if so many items cannot fit the rest of the file."""
         if count and count * least_nbytes > self.left:
             raise FormatError(
                 f"count of {count} exceeds the remaining {self.left} bytes",
@@ -189,7 +189,7 @@ def _description(cursor: _Cursor, limits: Limits) -> Description:
 
 
 def alignment_of(metadata: Mapping[str, Any]) -> int:
-    """What the offsets of tensors are multiples of."""
+    """The alignment of tensor offsets."""
     alignment = metadata.get("general.alignment", ALIGNMENT)
     if (
         not isinstance(alignment, int)

@@ -1,7 +1,7 @@
-"""The metadata values of GGUF, which have more types than Python's: the width of numbers, the elements of arrays.
+"""The metadata values of GGUF, which have more types than Python: widths of numbers, types of array elements.
 
-A value is read as a plain one if the writer would choose the type that it has in the
-file. Otherwise it is an `Integer`, `Real` or `Array`: the same value, and its type. So
+A value is read as a plain Python value if the writer would choose the type that it has in
+the file. Otherwise it is an `Integer`, `Real` or `Array`, which remembers its type. So
 metadata that passes through a dict is written with the types that it was read with.
 """
 
@@ -100,7 +100,7 @@ def _integer_kind(least: int, largest: int, kinds: Sequence[int]) -> int:
 
 
 def _float_kind(values: Sequence[float]) -> int:
-    """Single precision where it holds the exact values, as llama.cpp's keys have."""
+    """float32 if that represents all values exactly, as for llama.cpp's own keys; otherwise float64."""
     layout = struct.Struct(f"<{len(values)}f")
     try:
         narrow = layout.unpack(layout.pack(*values))

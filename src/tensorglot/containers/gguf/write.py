@@ -1,8 +1,8 @@
-"""Writing GGUF 3, little-endian: the bytes of the `gguf` package for the same tensors and metadata.
+"""Writes GGUF 3, little-endian, with the same bytes as the `gguf` package for the same tensors and metadata.
 
-Tensors stay in their order, each is padded to the alignment. Plain types and blocks are
-written as they are; names are not mapped to those of any architecture. What llama.cpp
-refuses to read (five dimensions, names of 64 bytes) is refused here.
+Tensors stay in their order, and each is padded to the alignment. Plain types and blocks are
+written unchanged; names are not mapped to an architecture's. What llama.cpp refuses to read
+(five dimensions, names of 64 bytes) is refused here.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RANK = 4
 _TYPES = {name: number for number, name in DTYPES.items()}
 _BLOCK_TYPES = {f"gguf.{block.name}": number for number, block in BLOCKS.items()}
 _UNKNOWN = re.compile(r"ggml type (\d{1,9})")
-"""What the reader calls a type that it does not know."""
+"""The reader's name for a type that it does not know."""
 
 
 def keeps(version: str, unknown: str) -> bool:
-    """Elements of a type that is unknown here are copied; their number is known."""
+    """Whether elements of an unknown type can be written: those read from GGUF, whose type number is in the name."""
     return _UNKNOWN.fullmatch(unknown) is not None
 
 
@@ -48,7 +48,8 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     offset = 0
     for position in range(len(index.names)):
         descriptions.append(_describe(index, position) + struct.pack("<Q", offset))
-        offset += _padded(_nbytes(index, position), alignment)
+        nbytes = _nbytes(index, position)
+        offset += nbytes + -nbytes % alignment
     head = b"GGUF" + struct.pack("<IQQ", 3, len(descriptions), len(metadata)) + encode_pairs(metadata)
     header = head + b"".join(descriptions)
     header += bytes(-len(header) % alignment)
@@ -65,10 +66,6 @@ def _alignment(metadata: Mapping[str, Any]) -> int:
         return alignment_of(metadata)
     except FormatError as error:
         raise InputError(error.message, rule="gguf.write.alignment") from None
-
-
-def _padded(nbytes: int, alignment: int) -> int:
-    return nbytes + -nbytes % alignment
 
 
 def _nbytes(index: Index, position: int) -> int:
@@ -104,7 +101,7 @@ def _number(index: Index, row: int) -> int:
 
 
 def _block_number(index: Index, position: int, layout: str) -> int:
-    """The type of blocks; they must be as many as the shape needs."""
+    """The type number of blocks, which must be as many as the shape needs."""
     number = _BLOCK_TYPES.get(layout)
     name, shape = index.names[position], leading(index.layouts[position].type)[0]
     if number is None:

@@ -7,16 +7,16 @@
     types       element types and shapes
     walk        the datasets of all groups: the name and the storage of each tensor
     attributes  the attributes of the root, as metadata
-    claims      what all datasets together may claim of the file
+    claims      bounds the size of all datasets by that of the file
     indexes     where chunks are, in files of `libver="latest"`
     chunks      the codec of chunked datasets: deflate, shuffle
 
-The reader is our own: libhdf5 ends in a crash or an endless loop on damaged files, and
-opens other files that a file names. It reads what h5py and Keras write, with any
-`libver`. Checksums of the file's structure are always compared, those of chunks whenever
-one is read. What it does not know is listed or refused by name: other filters, types
-without a counterpart, tables of shared messages. A dataset's name is its path. Nothing
-outside the file is followed: soft and external links, external storage, virtual datasets.
+The reader does not use libhdf5, which crashes or loops on damaged files, and opens other
+files that a file names. It reads what h5py and Keras write, with any `libver`. Checksums of
+the file's structure are always compared, those of chunks whenever one is read. Features
+that it does not support are listed or refused by name: other filters, types without a
+counterpart, tables of shared messages. A tensor's name is the path of its dataset. Nothing
+that leads elsewhere is followed: soft and external links, external storage, virtual datasets.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 
 def _find_superblock(source: Source) -> int:
-    """At 0, or behind a user block of 512 bytes, 1024, 2048, … (II.A); 0 if it is nowhere."""
+    """The offset of the superblock: 0, or after a user block of 512, 1024, 2048, … bytes (II.A); 0 if there is none."""
     places = [0, *(512 << i for i in range(max(0, source.size.bit_length() - 9)))]
     return next((at for at in places if at + 8 <= source.size and source.read_bytes(at, 8) == MAGIC), 0)
 

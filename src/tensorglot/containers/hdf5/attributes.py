@@ -1,4 +1,4 @@
-"""Attributes: numbers and text, single or in a list. Others are noted, and not read (IV.A.2.m)."""
+"""Attributes (IV.A.2.m): numbers and texts, single or in a list. Any other attribute is only noted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """B-trees of version 2 (III.A.2): all records, in order.
 
-A node says how many records it has only in its parent; the width of that number follows
-from the sizes of nodes and records. Nodes are read once each, and charged as all reads.
+The number of a node's records is stored in its parent, in as many bytes as the sizes of
+nodes and records require. Each node is read once, and counts against the header limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tensorglot.containers.hdf5.objects import NODES, UNDEFINED, Objects
 __all__ = ["ATTRIBUTES", "CHUNKS", "FILTERED_CHUNKS", "HUGE", "LINKS", "encoded_nbytes", "records"]
 
 HUGE, LINKS, ATTRIBUTES, CHUNKS, FILTERED_CHUNKS = 1, 5, 8, 10, 11
-"""Types of records: objects of a heap outside its blocks, links and attributes by name, chunks."""
+"""Types of records: objects of a heap outside its blocks, links by name, attributes by name, chunks."""
 _OVERHEAD = 10
 """Signature, version, type and checksum of a node."""
 _DEPTH = 16
@@ -67,7 +67,7 @@ def _pointer_widths(node_nbytes: int, size: int, depth: int) -> list[tuple[int, 
 def _read_node(
     objects: Objects, node: _Node, kind: int, size: int, widths: list[tuple[int, int]], todo: list[_Node]
 ) -> list[bytes]:
-    """The records of a node; its children are to be read next."""
+    """The records of a node; adds its children to `todo`."""
     own, total = widths[node.depth]
     pointer = 8 + own + total
     children = node.records + 1 if node.depth else 0

@@ -1,8 +1,8 @@
-"""The codec of chunked datasets: boxes of the array, each stored alone, through deflate and shuffle.
+"""The codec of chunked datasets: boxes of the array, stored separately, with deflate, shuffle and checksums.
 
-The index of chunks is read when the file is opened, and every chunk checked: inside the
-file, at a corner of the grid, no two at one corner, not larger than deflate can expand
-it. A chunk that is absent has the fill value.
+The index of chunks is read when the file is opened, and every chunk is checked: inside the
+file, on the grid, alone at its position, large enough to inflate to its size. A chunk that
+does not exist has the fill value.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ __all__ = ["DEFLATE", "FLETCHER32", "SHUFFLE", "CheckedChunks", "Chunk", "Chunke
 
 DEFLATE, SHUFFLE, FLETCHER32 = 1, 2, 3
 _WORDS = 1 << 16
-"""Summed at a time: their weighted sum fits 64 bits."""
+"""Words that are summed at a time, so that their weighted sum fits 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Where a chunk is stored in the source; bit i of the mask leaves out filter i."""
+    """Where a chunk is stored in the source. If bit i of the mask is set, filter i was skipped."""
 
     begin: int
     nbytes: int
@@ -38,7 +38,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chunked:
-    """Slices along the first axis are assembled from the chunks that they touch. Each dataset has its own codec."""
+    """Assembles slices along the first axis from the chunks that they touch. Each dataset has its own codec."""
 
     shape: tuple[int, ...]
     grid: tuple[int, ...]
@@ -83,7 +83,7 @@ class Chunked:
             first = end
 
     def _rows(self, payload: Encoded, first: int, end: int) -> NDArray[np.void]:
-        """Loops over the chunks that exist: a grid of fill values takes no bytes, however many places it has."""
+        """Rows `first` to `end`. Loops over the chunks that exist, because a grid may have far more positions."""
         carrier = np.dtype(f"V{self.itemsize}")
         rows = np.empty((end - first, *self.shape[1:]), carrier)
         layers = range(first // self.grid[0], -(-end // self.grid[0]))
@@ -134,14 +134,14 @@ class Chunked:
 
 
 class CheckedChunks(Chunked):
-    """Chunks that have a checksum each."""
+    """Chunks that each have a checksum (`FrameChecked`)."""
 
     __slots__ = ()
     frames_checked = True
 
 
 def _inflate(data: bytes, most: int, payload: Encoded, chunk: Chunk) -> bytes:
-    """At most `most` bytes."""
+    """Inflates a chunk to at most `most` bytes; more is an error."""
     decoder = zlib.decompressobj()
     try:
         found = decoder.decompress(data, most)
@@ -173,7 +173,7 @@ def _fletcher32_matches(data: bytes) -> bool:
 
 
 def _unshuffle(data: bytes, itemsize: int) -> bytes:
-    """Byte planes back to elements; a remainder that is no whole element stays at the end."""
+    """Converts byte planes back to elements; the bytes of an incomplete element stay at the end."""
     whole = len(data) - len(data) % itemsize
     planes = np.frombuffer(data, np.uint8, whole).reshape(itemsize, -1)
     return planes.T.tobytes() + data[whole:]

@@ -1,8 +1,8 @@
-"""What the datasets of a file claim of it, so that all of them together are bounded by its size.
+"""Bounds the total size of a file's datasets by the size of the file.
 
-A byte of the file belongs to one chunk or one contiguous dataset: libhdf5 shares none.
-What takes no bytes of its own, fill values and further names of a dataset, is counted and
-limited.
+A byte of the file may belong to only one chunk or contiguous dataset: libhdf5 never shares
+bytes. Values without bytes of their own, fill values and further names of a dataset, are
+counted and limited.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Claims"]
 
 
 class Claims:
-    """Of all datasets of a file of `nbytes`."""
+    """The spans and repeated bytes of all datasets of a file of `nbytes` bytes."""
 
     def __init__(self, nbytes: int, limits: Limits) -> None:
         self._nbytes = nbytes
@@ -29,13 +29,13 @@ class Claims:
         self._repeated = 0
 
     def span(self, begin: int, end: int, name: str) -> None:
-        """Bytes of the file that belong to a dataset."""
+        """Records bytes of the file that belong to a dataset."""
         self._begins.append(begin)
         self._ends.append(end)
         self._names.append(name)
 
     def repeat(self, nbytes: int, name: str) -> None:
-        """Bytes of a dataset that are not in the file, or a second time."""
+        """Counts bytes of a dataset that are not in the file, or that another name already has."""
         self._repeated += nbytes
         check_repeated(self._repeated, self._nbytes, self._limits, "hdf5", name)
 

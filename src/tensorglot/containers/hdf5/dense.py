@@ -14,7 +14,7 @@ _SHARED = 2
 
 
 def dense_links(objects: Objects, messages: list[Message], address: int) -> Iterator[Link]:
-    """The entries of a group with many, in the order of names as in the old form; the tree has that of their hashes."""
+    """The links of a large group, sorted by name as in the old form; the tree is sorted by hash."""
     found: list[Link] = []
     for message in messages:
         if message.kind == LINK_INFO:
@@ -24,7 +24,7 @@ def dense_links(objects: Objects, messages: list[Message], address: int) -> Iter
 
 
 def dense_attributes(objects: Objects, messages: list[Message]) -> Iterator[Message]:
-    """The attributes of an object with many, or with large ones, as the messages that they would be."""
+    """The attributes in dense storage, of an object with many or large ones, as messages of an object header."""
     for message in messages:
         if message.kind == ATTRIBUTE_INFO:
             for heap, record in _entries(objects, message, btrees.ATTRIBUTES, 2):
@@ -33,7 +33,7 @@ def dense_attributes(objects: Objects, messages: list[Message]) -> Iterator[Mess
 
 
 def _entries(objects: Objects, message: Message, kind: int, counter_nbytes: int) -> Iterator[tuple[FractalHeap, bytes]]:
-    """The heap that an info message names, with each record of the tree of names."""
+    """Yields the heap that an info message refers to, with each record of the B-tree by name."""
     address = message.offset - objects.begin
     flags = objects.unpack("<2B", message.data, address)[1]
     place, tree = objects.unpack("<2Q", message.data, address, 2 + (counter_nbytes if flags & 1 else 0))

@@ -1,9 +1,9 @@
 """Fractal heaps (III.G): the links of large groups, and attributes that do not fit an object header.
 
-A heap is one range of addresses, cut into direct blocks whose sizes double from row to
-row; indirect blocks list them. The blocks are found once, each is read once and compared
-with its checksum, and an object is a part of one. Objects that are larger than a block
-are elsewhere in the file, and have no checksum.
+A heap is one range of addresses, divided into direct blocks whose sizes double from row to
+row; indirect blocks list them. The blocks are located once, and each is read once and
+compared with its checksum. An object is a span of a block. Objects larger than a block are
+elsewhere in the file, and have no checksum.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHECKED = 2
 """Flag of a heap whose direct blocks have checksums."""
 _ROWS = 64
 _DEPTH = 8
-"""Indirect blocks inside one another; each level adds at least one bit to the size of the heap."""
+"""Nesting of indirect blocks. Each level adds at least one bit to the size of the heap."""
 
 
 class FractalHeap:
@@ -54,7 +54,7 @@ class FractalHeap:
         self._length_nbytes = min((self._direct.bit_length() + 6) // 8, encoded_nbytes(largest))
 
     def get(self, own_id: bytes) -> bytes:
-        """An object."""
+        """The object with an id (III.G): managed in a block, huge elsewhere in the file, or tiny in the id itself."""
         if len(own_id) != self.id_nbytes or not own_id or own_id[0] >> 6:
             raise self._fault(f"the object id {own_id.hex() or 'of no bytes'} is invalid")
         kind, body = own_id[0] >> 4 & 3, own_id[1:]
@@ -115,12 +115,8 @@ class FractalHeap:
         found.sort()
         return [begin for begin, _, _ in found], [(address, size) for _, address, size in found]
 
-    def _row_nbytes(self, row: int) -> int:
-        """The size of a block in this row (III.G, the doubling table)."""
-        return self._start << max(0, row - 1)
-
     def _add_indirect(self, address: int, begin: int, rows: int, found: list[tuple[int, int, int]], depth: int) -> None:
-        """Adds the direct blocks of an indirect block whose part of the heap begins at an offset."""
+        """Adds the direct blocks below an indirect block, whose part of the heap begins at offset `begin`."""
         if rows > _ROWS or depth > _DEPTH or address in self._seen:
             raise self._fault("an indirect block has too many rows, or is reached twice,")
         self._seen.add(address)
@@ -130,7 +126,7 @@ class FractalHeap:
         for i in range(rows * self._width):
             at = head + 8 * i
             child = int.from_bytes(data[at : at + 8], "little")
-            nbytes = self._row_nbytes(i // self._width)
+            nbytes = self._start << max(0, i // self._width - 1)  # blocks double from row to row (the doubling table)
             if child != UNDEFINED and nbytes <= self._direct:
                 found.append((begin, child, nbytes))
             elif child != UNDEFINED:

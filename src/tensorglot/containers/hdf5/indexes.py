@@ -1,9 +1,9 @@
 """Where the chunks of a dataset are: the five indexes of `libver="latest"` (IV.A.2.i versions 4 and 5; VII).
 
-Each gives the chunks that exist: position in the grid, address, stored size (None: that of
-the chunk itself) and the filters that were left out. Arrays number the chunks in the
-order of the largest shape that the dataset may get. Headers, blocks and pages of arrays
-have a checksum each.
+Each yields the chunks that exist: position in the grid, address, stored size (None: the size
+of an unfiltered chunk) and the filters that were skipped. Arrays number the chunks in C
+order of the largest shape that the dataset may grow to. Headers, blocks and pages of arrays
+each have a checksum.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _FILTERED = 2
 
 
 class Stored(NamedTuple):
-    """A chunk."""
+    """A chunk that exists."""
 
     place: tuple[int, ...]
+    """Position in the grid of chunks."""
     address: int
     nbytes: int | None
     mask: int
@@ -45,7 +46,7 @@ class ChunkIndex:
     details: bytes
     """Bytes of the message, from the parameters of the index on."""
     address: int
-    """Address that the message has."""
+    """Address of the message."""
     counts: tuple[int, ...]
     """Chunks along each axis of the present shape."""
     chunk_nbytes: int
@@ -83,7 +84,7 @@ class ChunkIndex:
             yield Stored((0,) * len(self.counts), root, nbytes, mask)
 
     def _implicit(self) -> Iterator[Stored]:
-        """One after the other, whole, without filters."""
+        """All chunks, adjacent and unfiltered (VII.B)."""
         root, count = self._root(0), math.prod(self._limited())
         if root == UNDEFINED:
             return
@@ -95,15 +96,15 @@ class ChunkIndex:
                 yield Stored(place, root + number * self.chunk_nbytes, None, 0)
 
     def _limited(self) -> tuple[int, ...]:
-        """The largest shape, which has a limit on every axis."""
+        """The largest number of chunks along each axis; an unlimited axis is an error."""
         if None in self.most:
             raise self._fault("an array of chunks needs limited axes", self.address)
         return tuple(count for count in self.most if count is not None)
 
     def _place(self, number: int, free: int | None) -> tuple[int, ...] | None:
-        """The position of a chunk by its number; None if it is outside the present shape.
+        """The position of a chunk in the grid, from its number; None if it is outside the present shape.
 
-        The axis without a limit, if there is one, varies slowest.
+        `free` is the unlimited axis, if there is one: it varies slowest.
         """
         order = [*range(len(self.most))]
         if free is not None:
@@ -118,7 +119,7 @@ class ChunkIndex:
     def _elements(
         self, runs: Iterable[tuple[int, bytes]], size: int, free: int | None, filtered: bool
     ) -> Iterator[Stored]:
-        """The chunks that runs of elements of an array are; a run has the number of its first element."""
+        """The chunks that the elements of an array describe; each run has the number of its first element."""
         for first, data in runs:
             for i in range(len(data) // size):
                 element = data[i * size : (i + 1) * size]
@@ -154,7 +155,7 @@ class ChunkIndex:
         yield from self._elements(self._pages(block, count, size, 1 << page_bits), size, None, bool(filtered))
 
     def _pages(self, address: int, count: int, size: int, page: int) -> Iterator[tuple[int, bytes]]:
-        """The elements of a block, which large blocks store in pages; pages that were never written are left out."""
+        """The elements of a block. Large blocks store them in pages; pages that were never written are skipped."""
         objects = self.objects
         pages = -(-count // page) if count > page else 0
         nbytes = 14 + (-(-pages // 8) if pages else count * size)
@@ -204,9 +205,10 @@ class ChunkIndex:
 
 @dataclass(frozen=True, slots=True)
 class _ExtensibleArray:
-    """Elements in an index block, in blocks that it lists, and in blocks that secondary blocks list.
+    """An extensible array: elements in its index block, in data blocks that the index block lists, and in data
+    blocks that secondary blocks list.
 
-    Group u has 2**(u // 2) blocks of 2**((u + 1) // 2) times the least number of elements.
+    Group u has 2**(u // 2) data blocks of least × 2**((u + 1) // 2) elements.
     """
 
     index: ChunkIndex
@@ -260,7 +262,10 @@ class _ExtensibleArray:
     def _block(
         self, address: int, first: int, length: int, written: bytes, page: int = 0
     ) -> Iterator[tuple[int, bytes]]:
-        """A block. If it has pages, only written ones are read; their bits in the bitmap begin at its first page."""
+        """The elements of a data block. Of its pages, if it has any, only those marked in `written` are read.
+
+        `page` is the bit of the block's first page in that bitmap.
+        """
         if address == UNDEFINED:
             return
         objects, prefix = self.index.objects, self._prefix_nbytes

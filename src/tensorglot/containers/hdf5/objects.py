@@ -1,9 +1,9 @@
 """The objects of an HDF5 file: superblock, object headers, groups. Section numbers are of the format's version 3.0.
 
-Every read is checked against the file and charged against the limit for headers: a
-structure that refers to itself ends there. A structure with a checksum is compared with
-it before anything in it is used. Addresses are relative to the begin of the file inside
-its source.
+Every read is checked against the file, and counts against the limit for headers, so a
+structure that refers to itself ends there. A structure with a checksum is compared with it
+before anything in it is used. Addresses are relative to the beginning of the HDF5 file
+inside its source.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["MAGIC", "UNDEFINED", "Link", "Message", "Objects"]
 MAGIC = b"\x89HDF\r\n\x1a\n"
 UNDEFINED = (1 << 64) - 1
 NODES = 1 << 16
-"""Nodes of one B-tree; each has hundreds of entries."""
+"""The most nodes of one B-tree; each has hundreds of entries."""
 _CHECKSUM = 4
 """Bytes of a checksum, at the end of what it covers."""
 _SHARED = 2
-"""Flag of a message that only says where it is."""
+"""Flag of a message that only refers to the place of its contents."""
 
 (
     DATASPACE, LINK_INFO, DATATYPE, FILL, LINK, EXTERNAL, LAYOUT, FILTERS, ATTRIBUTE, CONTINUATION, SYMBOL_TABLE,
@@ -40,14 +40,14 @@ class Message(NamedTuple):
     kind: int
     data: bytes
     offset: int
-    """In the source."""
+    """Offset in the source."""
     shared: bool = False
-    """It only says where the message is."""
+    """Whether `data` only refers to the place of the contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """An entry of a group; without an address it leads elsewhere."""
+    """An entry of a group; a soft or external link has no address."""
 
     name: bytes
     address: int | None
@@ -57,7 +57,7 @@ class Objects:
     """Reads the objects of one file."""
 
     def __init__(self, source: Source, begin: int, end: int, most: int, base: int = 0) -> None:
-        """Addresses count from `begin`; the file says that they count from `base`."""
+        """Addresses count from `begin`; the superblock must declare the base address `base`."""
         self.source = source
         self._base = base
         self.begin = begin
@@ -80,7 +80,7 @@ class Objects:
         return self.source.read_bytes(self.begin + address, nbytes)
 
     def charge(self, nbytes: int, address: int) -> None:
-        """Counts bytes of the structure as read."""
+        """Counts bytes against the limit for headers."""
         self._left -= nbytes + 16
         if self._left < 0:
             raise LimitError(
@@ -90,7 +90,7 @@ class Objects:
             )
 
     def read_checked(self, address: int, nbytes: int, sign: bytes, what: str, rule: str) -> bytes:
-        """Reads a structure that begins with `sign`, and compares it with the checksum behind it."""
+        """Reads a structure that begins with `sign`, and compares it with the checksum that follows it."""
         data = self.read(address, nbytes + _CHECKSUM)
         if not data.startswith(sign):
             raise self.fault(f"no {what} at this address", rule, address)
@@ -195,7 +195,7 @@ class Objects:
         return struct.unpack_from(form, data, at)
 
     def links(self, messages: list[Message], address: int) -> Iterator[Link]:
-        """The entries of a group that are in its object header, or in the old form; `groups` has the others."""
+        """The entries of a group in its object header, or in the old form; module `dense` reads all others."""
         for message in messages:
             if message.kind == SYMBOL_TABLE:
                 tree, heap = self.unpack("<2Q", message.data, address)
@@ -204,7 +204,7 @@ class Objects:
                 yield self.link(message.data, address)
 
     def link(self, data: bytes, address: int) -> Link:
-        """IV.A.2.g."""
+        """Parses a link message (IV.A.2.g)."""
         flags = self.unpack("<2B", data, address)[1]
         at = 2
         kind = 0

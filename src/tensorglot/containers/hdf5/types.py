@@ -1,9 +1,9 @@
-"""Element types and shapes, which datasets and attributes have alike.
+"""Element types (IV.A.2.d) and shapes (IV.A.2.b) of datasets and attributes.
 
-Types of NumPy in their usual form are known; all others have a name and a size (IV.A.2.d).
-A message may only say in which other object the type is (a committed, or named, datatype:
-IV.A.2). That is followed once: the object must have the type itself, so references cannot
-form a circle.
+NumPy's types in their usual form are known; all others have only a name and a size. A
+message may refer to another object that has the type (a committed, or named, datatype:
+IV.A.2). Such a reference is followed once: that object must have the type itself, so
+references cannot form a cycle.
 """
 
 from __future__ import annotations
@@ -24,30 +24,20 @@ DTYPES: dict[str, str] = {
     )
 }  # fmt: skip
 """bfloat16 is the float of its layout, or, as Keras stores it, two opaque bytes with an attribute."""
-_FLOATS = {  # size, precision, exponent at and of, mantissa of, bias: sign and offsets follow
+_FLOATS = {  # bytes, position of the exponent, bits of exponent and mantissa, bias; `_float` checks the rest
     (2, 10, 5, 10, 15): "float16",
     (2, 7, 8, 7, 127): "bfloat16",
     (4, 23, 8, 23, 127): "float32",
     (8, 52, 11, 52, 1023): "float64",
 }
 _CLASSES = (
-    "integer",
-    "float",
-    "time",
-    "string",
-    "bit field",
-    "opaque",
-    "compound",
-    "reference",
-    "enum",
-    "vlen",
-    "array",
-)
+    "integer", "float", "time", "string", "bit field", "opaque", "compound", "reference", "enum", "vlen", "array",
+)  # fmt: skip
 _BOOL = (b"FALSE\0", b"TRUE\0")
 _IN_HEAP = 1
-"""From version 2 on: the message is in the heap of the file's table of shared messages."""
+"""Since version 2, the kind of a shared message that is in the heap of the file's table of shared messages."""
 UNLIMITED = (1 << 64) - 1
-"""The largest size of an axis without limit."""
+"""The largest size that an unlimited axis declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +45,7 @@ class Element:
     """A type of elements."""
 
     name: str
-    """Ours, or a description."""
+    """Our name of the type if it is known, otherwise a description."""
     nbytes: int
     known: bool
     big_endian: bool = False
@@ -65,7 +55,7 @@ class Element:
 
 
 def read_type(objects: Objects, message: Message) -> Element:
-    """The type that a message has, or that it refers to."""
+    """The type in a message, or in the object that the message refers to."""
     if not message.shared:
         return _parse_type(message.data, message.offset)
     address = message.offset - objects.begin
@@ -111,7 +101,7 @@ def _parse_type(data: bytes, offset: int) -> Element:
 
 
 def _float(bits: int, nbytes: int, rest: bytes) -> str | None:
-    """IEEE's layouts, in either byte order; the sign is the highest bit."""
+    """The name of an IEEE 754 layout in either byte order, with the sign as the highest bit; otherwise None."""
     at, precision, exponent_at, exponent, mantissa_at, mantissa, bias = struct.unpack_from("<HHBBBBI", rest)
     usual = at == 0 and precision == 8 * nbytes and mantissa_at == 0 and bits >> 8 & 0xFF == 8 * nbytes - 1
     usual = usual and bits >> 4 & 3 == 2 and not bits & 0x40  # an implied leading bit; not VAX order
@@ -119,7 +109,7 @@ def _float(bits: int, nbytes: int, rest: bytes) -> str | None:
 
 
 def _bool(version: int, rest: bytes) -> str | None:
-    """h5py's form of bool: an enum of int8, FALSE and TRUE."""
+    """The name of h5py's bool, an enum of int8 with FALSE and TRUE; otherwise None."""
     base = rest[:12]
     if len(base) < 12 or base[0] & 15 or base[4:8] != b"\1\0\0\0":
         return None
@@ -128,7 +118,7 @@ def _bool(version: int, rest: bytes) -> str | None:
 
 
 def _complex(version: int, nbytes: int, rest: bytes, offset: int) -> tuple[str | None, bool]:
-    """h5py's form of complex numbers: a compound of two floats, r and i."""
+    """The name and byte order of h5py's complex numbers, a compound of two floats, r and i; otherwise None."""
     parts: list[tuple[bytes, int, Element]] = []
     at = 0
     for _ in range(2):
@@ -152,7 +142,7 @@ def _complex(version: int, nbytes: int, rest: bytes, offset: int) -> tuple[str |
 
 
 def parse_shape(objects: Objects, data: bytes, address: int) -> tuple[int, ...] | None:
-    """The shape in a dataspace (IV.A.2.b); None for a space without elements, which h5py calls empty."""
+    """The shape in a dataspace (IV.A.2.b); None for a null dataspace, which h5py calls empty."""
     version, rank, _, kind = objects.unpack("<4B", data, address)
     if version not in (1, 2):
         raise UnsupportedError(
@@ -164,7 +154,7 @@ def parse_shape(objects: Objects, data: bytes, address: int) -> tuple[int, ...] 
 
 
 def parse_most(objects: Objects, data: bytes, address: int) -> tuple[int, ...]:
-    """The largest shape of a space that `parse_shape` accepts; UNLIMITED for an axis without limit."""
+    """The largest shape in a dataspace that `parse_shape` accepts; UNLIMITED for an axis without limit."""
     version, rank, flags, _ = objects.unpack("<4B", data, address)
     begin = 8 if version == 1 else 4
     return objects.unpack(f"<{rank}Q", data, address, begin + (8 * rank if flags & 1 else 0))

@@ -1,7 +1,7 @@
-"""Walks the groups of an HDF5 file and adds each dataset to an index. Work is charged as it is done.
+"""Walks the groups of an HDF5 file and adds each dataset to an index. All reads count against the header limit.
 
 Links that lead elsewhere (soft, external) are noted and not followed. A group that is
-reached twice is walked once; a dataset that has two names is read once, and is two
+reached twice is walked once. A dataset that has two names is parsed once, and becomes two
 tensors of the same bytes.
 """
 
@@ -42,9 +42,10 @@ __all__ = ["add_datasets"]
 DEPTH = 64
 EXPANSION = 1032
 """The largest compression ratio of deflate."""
-_WHOLE_EDGES = 1
-"""Flag of a layout: chunks at the edges are stored without filters."""
+_UNFILTERED_EDGES = 1
+"""Flag of a layout: chunks that reach beyond the shape are stored without filters."""
 _ALL = (1 << 32) - 1
+"""The mask of a chunk that skips every filter."""
 _FILTERS = {DEFLATE: "deflate", SHUFFLE: "shuffle", FLETCHER32: "fletcher32"}
 
 
@@ -102,20 +103,20 @@ def _join(path: str, name: bytes, objects: Objects, address: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Dataset:
-    """A dataset whose type and shape are known; where its values are follows from its layout."""
+    """A dataset whose type and shape are known, while its layout is read."""
 
     path: str
     objects: Objects
     by_kind: dict[int, Message]
     claims: Claims
     base: Row
-    """The row without the place of its values."""
+    """The row, still without the place of its values."""
     element: Element
     shape: tuple[int, ...]
 
     @classmethod
     def read(cls, path: str, objects: Objects, messages: list[Message], claims: Claims, limits: Limits) -> Row:
-        """The row of the dataset, wherever its values are."""
+        """Reads the row of a dataset."""
         by_kind = {message.kind: message for message in messages}
         for kind, what in ((DATASPACE, "dataspace"), (DATATYPE, "datatype")):
             if kind not in by_kind:
@@ -143,7 +144,7 @@ class _Dataset:
         return replace(self.base, end=stored, codec=codec, nbytes=self._nbytes)
 
     def _placed(self) -> Row:
-        """IV.A.2.i: compact, contiguous or chunked."""
+        """The row with the place of its values: compact, contiguous or chunked (IV.A.2.i)."""
         data, address = self._layout.data, self._layout.offset - self.objects.begin
         version, kind = self.objects.unpack("<2B", data, address)
         if version not in (3, 4, 5):
@@ -155,7 +156,7 @@ class _Dataset:
             return self._span(self._layout.offset + 4, size)
         if kind == 1:
             begin, size = self.objects.unpack("<2Q", data, address, 2)
-            if begin == UNDEFINED:
+            if begin == UNDEFINED:  # never written: like a chunked dataset without chunks, all fill values
                 shape = self.shape or (1,)
                 return replace(self, shape=shape)._chunked(shape, {}, ())
             return self._span(self.objects.begin + begin, size)
@@ -216,7 +217,7 @@ class _Dataset:
             tuple(None if size == UNLIMITED else -(-size // step) for size, step in zip(most, grid, strict=True)),
         )
         found: Iterable[Stored] = index.chunks()
-        if flags & _WHOLE_EDGES:  # chunks that reach beyond the shape have no filters
+        if flags & _UNFILTERED_EDGES:
             found = (
                 stored._replace(mask=_ALL) if _is_partial(stored.place, grid, self.shape) else stored
                 for stored in found
@@ -224,7 +225,7 @@ class _Dataset:
         return self._read_index(grid, found)
 
     def _grid(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a chunk; the layout has the size of an element behind it."""
+        """The shape of a chunk, from sizes of the layout, which end with the size of an element."""
         if len(sizes) != len(self.shape) + 1 or 0 in sizes or sizes[-1] != self.element.nbytes:
             raise FormatError(
                 "rank or element size of the chunks is not that of the dataset",
@@ -241,7 +242,8 @@ class _Dataset:
         return self._chunked(grid, self._place_chunks(stored, grid), filters)
 
     def _place_chunks(self, stored: Iterable[Stored], grid: tuple[int, ...]) -> dict[tuple[int, ...], Chunk]:
-        """Every chunk is inside the shape and the file, alone at its place, and as large as deflate needs it."""
+        """Chunks by position. Checks that each is inside the shape and the file, alone at its position, and large
+        enough to inflate to its size."""
         objects, nbytes = self.objects, math.prod(grid) * self.element.nbytes
         counts = _chunk_counts(self.shape, grid)
         found: dict[tuple[int, ...], Chunk] = {}
@@ -266,7 +268,7 @@ class _Dataset:
         if isinstance(self.base.dtype, str):
             return self._encoded(Unreadable(f"type {self.base.dtype} is not supported"), stored)
         kind = Chunked
-        if FLETCHER32 in filters:  # values are checked where each chunk is there, with its checksum
+        if FLETCHER32 in filters:  # the values are checked if every chunk exists and none skips the checksum
             left_out = 1 << filters.index(FLETCHER32)
             every = len(chunks) == math.prod(_chunk_counts(self.shape, grid))
             if every and not any(chunk.mask & left_out for chunk in chunks.values()):
@@ -276,7 +278,7 @@ class _Dataset:
         return self._encoded(codec, stored)
 
     def _fill(self, nbytes: int) -> bytes:
-        """IV.A.2.f: the value of what was never written; zero by default."""
+        """The fill value (IV.A.2.f), of elements that were never written; zero by default."""
         message = self.by_kind.get(FILL)
         if message is not None and len(message.data) >= 2:
             data = message.data
@@ -288,7 +290,7 @@ class _Dataset:
         return bytes(nbytes)
 
     def _filters(self) -> tuple[int, ...]:
-        """IV.A.2.l: the filters in the order in which they were applied."""
+        """The filters, in the order in which they were applied (IV.A.2.l)."""
         message = self.by_kind.get(FILTERS)
         if message is None:
             return ()

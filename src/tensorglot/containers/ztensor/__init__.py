@@ -1,8 +1,8 @@
 """zTensor, all versions; the magic number of a file tells which.
 
-All versions are read in the same steps: the CBOR of the index is checked (`wire.cbor`),
-scanned to columns (`scan`), translated to our dtypes and layouts (`catalogue`), and
-checked against the rules of the version (`rules`).
+All versions are read in the same steps: the CBOR of the index is validated (`wire.cbor`),
+scanned to columns (`scan`), translated to our dtypes and layouts (`catalogue`), and checked
+against the rules of the version (`rules`). Sections (§) are those of the version's document.
 
     0.1              the document                       v01, entries, parts; writing: write01
     1.0, 1.1, 1.2    objects with components            v1
@@ -13,7 +13,7 @@ checked against the rules of the version (`rules`).
     lazy             CBOR that is decoded on demand
     stored, hashing  what both writers share: blobs, compressed and hashed on other threads
     strict           the check of canonical form
-    revise           an existing file with other metadata; tensors dropped, replaced and added
+    revise           changes an existing file: metadata; tensors dropped, replaced and added
 """
 
 from __future__ import annotations
@@ -104,12 +104,12 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
 
 
 def rows_first(archive: Archive, options: WriteOptions) -> RowsFirst | None:
-    """For version 0.1; in version 2 equal contents are stored once, so places depend on values."""
+    """Only for version 0.1: in version 2 equal contents are stored once, so offsets depend on values."""
     return write01.rows_first(archive, options) if options.version == "0.1" else None
 
 
 def edit_metadata(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
-    """The file of an archive with other metadata."""
+    """The file of an archive with its metadata replaced."""
     return _EDITORS[archive.format](archive, metadata)
 
 
@@ -125,7 +125,7 @@ def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def revise_tensors(archive: Archive, revision: Revision) -> Iterator[Chunk]:
-    """The file of an archive with other tensors."""
+    """The file of an archive with tensors dropped, replaced and added."""
     return _REVISERS[archive.format](archive, revision)
 
 

@@ -20,11 +20,11 @@ __all__ = ["Opaque", "SeekableZstd", "Zstd"]
 
 _CACHED = 64
 _OVERHEAD_NBYTES = 64 << 10
-"""Upper bound on what zstd adds to incompressible data, for blobs that are read at once."""
+"""Upper bound of the bytes that zstd adds to incompressible data, for blobs that are read at once."""
 
 
 def _reader(payload: Encoded) -> zstd.Read:
-    """A reader of the encoded bytes, on demand."""
+    """A function that reads the encoded bytes on demand."""
     if payload.held is not None:
         return zstd.read_held(payload.held)
 
@@ -37,7 +37,7 @@ def _reader(payload: Encoded) -> zstd.Read:
 
 @contextmanager
 def _relative_offsets(payload: Encoded) -> Iterator[None]:
-    """Makes the offsets of a source's errors relative to the payload, as those of zstd are."""
+    """Makes the offsets of a source's errors relative to the payload, like those of zstd's errors."""
     try:
         yield
     except FormatError as error:
@@ -47,9 +47,9 @@ def _relative_offsets(payload: Encoded) -> Iterator[None]:
 
 @contextmanager
 def _at_once(payload: Encoded) -> Iterator[zstd.Read]:
-    """A reader of the encoded bytes; a small payload is read ahead, into scratch memory of the thread.
+    """A function that reads the encoded bytes; a small payload is read at once, into the thread's scratch memory.
 
-    Not if it is much larger than its decoded size: then most of it is only skipped.
+    But not if it is much larger than its decoded size: then most of it is only skipped.
     """
     size = payload.end - payload.begin
     if payload.held is not None or size > min(SCRATCH_NBYTES, payload.nbytes + _OVERHEAD_NBYTES):
@@ -81,7 +81,7 @@ class _Frames:
     begin: int
     end: int
     read: zstd.Read
-    """Of the encoded bytes."""
+    """Reads the encoded bytes."""
 
 
 def _relative(payload: Encoded, stored: Iterable[Buffer]) -> Iterator[Buffer]:
@@ -125,7 +125,7 @@ class Zstd:
             zstd.decode_into(held.read, held.frames, held.end - held.begin, offset - held.begin, out)
 
     def threaded(self, payload: Encoded) -> bool:
-        """Whether several threads decode it, because it has several frames. At a server, that is not looked up."""
+        """Whether several threads decode it, because it has several frames. For a server that is assumed, not read."""
         if payload.streaming is not None:
             return True
         with _named(payload):
@@ -153,11 +153,11 @@ class Zstd:
                 check=self._frame_check(payload),
             )
         except FormatError:
-            deque(stored, 0)  # a checksum that does not match has precedence
+            deque(stored, 0)  # reads the rest, so that a checksum mismatch is raised instead of this error
             raise
 
     def _frame_check(self, payload: Encoded) -> Callable[[Frame], Frame]:
-        """A function for the frames of a stream, in their order."""
+        """A function that checks the frames of a stream, in their order."""
         return lambda frame: frame
 
     def _find(self, payload: Encoded, read: zstd.Read, begin: int, end: int) -> _Frames:

@@ -34,14 +34,14 @@ INDEX_NBYTES = 1 << 30
 """The largest manifest of version 2, and the default limit on the index of every version."""
 
 ALIGNMENT_01 = 64
-"""For 0.1 and 1.x."""
+"""Alignment of blobs in 0.1 and 1.x."""
 ALIGNMENT_2 = 4096
 CANONICAL_ALIGNMENT = 65536
 FOOTER_FORM = struct.Struct("<QQQII8s")
 """§2.3: offset, length and hash of the manifest, version, reserved, magic."""
 FOOTER_2 = FOOTER_FORM.size
 TORN_NBYTES = 16 << 20
-"""Zeros that a power cut may leave behind the footer of a file that was appended to."""
+"""The most zeros that a power cut may leave after the footer of a file that was appended to."""
 
 NAMES_01: tuple[str, ...] = (
     "float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8",

@@ -1,6 +1,6 @@
 """Reads the entries of a 0.1 index (§4 of the document) as rows, each a dense tensor; `parts` groups them.
 
-Unknown dtypes and encodings are no error (§8): such a tensor is listed, and its bytes
+Unknown dtypes and encodings are not errors (§8): such a tensor is listed, and its bytes
 can be copied.
 """
 
@@ -43,7 +43,7 @@ _DTYPES[1 : 1 + len(NAMES_01)] = [BY_NAME[name].code for name in NAMES_01]
 KNOWN = frozenset(field.key for field in _ENTRY.fields if field.kind not in ("silent", "mark"))
 """Fields of the document, which has no `layout`."""
 _WIDE = np.array([dtype.bits > 8 for dtype in TABLE] + [True] * (256 - len(TABLE)))
-"""Whether elements have a byte order, by dtype code; those of an unknown type may, and keep it when copied."""
+"""By dtype code, whether elements have a byte order. Elements of unknown type may, so they keep it when copied."""
 
 
 def read_entries(cursor: Cursor, count: int) -> tuple[Catalogue, list[int]]:

@@ -1,7 +1,7 @@
 """Computes checksums on another thread while the bytes are written.
 
-The index is last in every version, so checksums are needed only at the end. Spans that
-are copied by the OS (copy_file_range) are read a second time, in pieces, by that thread.
+In every version the index comes last, so checksums are needed only at the end. Spans that
+are copied by the OS (copy_file_range) are read once more, in pieces, by that thread.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _THREAD_NBYTES = 1 << 20
 _BATCH_NBYTES = 4 << 20
 """Size of the batches for the thread."""
 _AHEAD = 2
-"""Batches in the queue at most; they keep their chunks in memory."""
+"""The most batches in the queue. They keep their chunks in memory."""
 _READ_NBYTES = 1 << 20
-"""Small enough to stay in the processor's cache between reading and hashing."""
+"""Bytes of a span that are read at a time: they stay in the processor's cache between reading and hashing."""
 
 
 class Updatable(Protocol):
-    """What chunks are hashed with: a hasher, or a RowHasher."""
+    """A hasher, or a RowHasher."""
 
     def update(self, data: memoryview, /) -> None: ...
 
@@ -88,7 +88,7 @@ def _hash_batch(batch: list[tuple[Updatable, Chunk]]) -> None:
 
 
 def hash_chunk(hasher: Updatable, chunk: Chunk) -> None:
-    """Hashes a chunk; one that is a span is read piece by piece."""
+    """Hashes a chunk; a span is read piece by piece."""
     if not isinstance(chunk, Span):
         hasher.update(as_bytes(chunk))
         return
@@ -104,7 +104,7 @@ def hash_chunk(hasher: Updatable, chunk: Chunk) -> None:
 
 
 class RowHasher:
-    """The checksum of each row in a stream of bytes; bytes between rows are skipped."""
+    """Computes the checksum of each row in a stream of bytes, which begins at `position`; skips bytes between rows."""
 
     def __init__(self, algorithm: str, begins: NDArray[np.int64], ends: NDArray[np.int64], position: int) -> None:
         self._algorithm = algorithm
@@ -139,7 +139,7 @@ class RowHasher:
         self._digests += digests
 
     def digests(self) -> bytes:
-        """The digests of all rows, one behind the other, once all bytes were hashed."""
+        """The digests of all rows, concatenated; to be called when all bytes have been hashed."""
         empty = len(self._begins) - self._done  # rows without bytes, after the last byte
         self._add(empty, checksums.digest_each(self._algorithm, [memoryview(b"")] * empty))
         return bytes(self._digests)

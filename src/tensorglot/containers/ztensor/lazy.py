@@ -1,7 +1,7 @@
 """Columns that are decoded on demand: checksums, and the attributes of tensors.
 
 An index of a hundred thousand tensors has as many digests, and attributes of any depth.
-Their CBOR is checked when the file is opened; Python objects are made when needed.
+Their CBOR is validated when the file is opened; Python objects are created when needed.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tensorglot.wire.checksums import TextColumn
 __all__ = ["Attributes", "LazyMap", "Texts", "metadata_at"]
 
 _EMPTY_TEXT, _TEXT_8 = 0x60, 0x78
-"""Heads of texts: with the length in the head, from this up to 0x77; with the length in the next byte."""
+"""CBOR heads of texts: 0x60 to 0x77 contain the length; 0x78 is followed by one byte with the length."""
 EAGER_NBYTES = 1 << 10
 """Metadata up to this size is decoded at once."""
 
 
 class Texts(TextColumn):
-    """Texts at positions of checked CBOR; 0 is None."""
+    """Texts at positions of validated CBOR; position 0 means None."""
 
     def __init__(self, data: bytes, positions: NDArray[np.int64]) -> None:
         self._data = data
@@ -48,7 +48,7 @@ class Texts(TextColumn):
         return Cursor(self._data, pos=position).text("checksum") if position else None
 
     def joined(self) -> bytes | None:
-        """Digests of one algorithm are ASCII of one length, and cut out together."""
+        """All texts concatenated. Digests of one algorithm are ASCII and have one length, so one gather copies all."""
         positions = self._positions
         if not len(positions) or not positions.all():
             return None
@@ -69,10 +69,10 @@ class Texts(TextColumn):
 
 
 class Attributes(Mapping[int, Mapping[str, Any]]):
-    """Maps of checked CBOR, by tensor."""
+    """Maps of validated CBOR, by tensor, decoded on each access."""
 
     def __init__(self, data: bytes, begins: Mapping[int, int], hidden: Mapping[str, str | None]) -> None:
-        """`hidden` are keys that are not attributes, or, with a value, are not if they have that value."""
+        """`hidden` has keys that are not attributes; a key with a value is hidden only if it has that value."""
         self._data = data
         self._begins = begins
         self._hidden = hidden
@@ -93,7 +93,7 @@ class Attributes(Mapping[int, Mapping[str, Any]]):
 
 
 class LazyMap(Mapping[str, Any]):
-    """A map of checked CBOR that is decoded on first use."""
+    """A map of validated CBOR that is decoded on first use."""
 
     def __init__(self, data: bytes, begin: int) -> None:
         self._data = data

@@ -1,7 +1,7 @@
 """Encodes the manifest of version 2, and computes the content digest of its tensors (§6.4).
 
-Keys are written in the order of deterministic CBOR: by their encoded bytes, the shorter
-first. Nothing here depends on where a file is.
+Keys are written in the order of deterministic CBOR: by their encoded bytes, so shorter
+keys come first. Knows no file.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ _OBJECTS, _ATTRIBUTES, _PARTS, _SHAPE, _LAYOUT, _BLOB, _TYPE, _DTYPE, _DIGEST, _
      "decoded_length"),
 )  # fmt: skip
 ROOT_FORM, _OBJECT_FORM = (cbor.with_depth(cbor.DETERMINISTIC, 32 - above) for above in (1, 3))
-"""For attributes of the file and of an object: the manifest is at most 32 levels deep, of which 1 or 3 are above."""
+"""Profiles for the attributes of the file and of an object. The manifest may nest 32 levels deep, and these are inside
+1 or 3 of them."""
 
 
 def _tensor(tensor: TensorSpec) -> bytes:

@@ -1,4 +1,4 @@
-"""Tensors of several parts in version 0.1, an extension that other readers see as ordinary dense tensors.
+"""Tensors of several parts in version 0.1: our extension, which other readers see as ordinary dense tensors.
 
 Each part is an entry named `<tensor>#<part>` with the fields `part_of` and `part`; the
 first one has the layout, shape and attributes of the tensor. Entries whose fields are
@@ -9,8 +9,8 @@ inconsistent are read as ordinary tensors.
     logical_layout, logical_shape    on the first part
     attributes                       on the first part, if there are any
 
-The field `layout` is "dense", because the packages 0.1.0 to 0.1.4 refuse any other
-value. A layout in that field is understood, too.
+The field `layout` is "dense", because the packages 0.1.0 to 0.1.4 refuse any other value.
+When reading, a layout in that field is accepted, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["METADATA", "gather_parts", "metadata_field", "rows_read_as_parts"]
 V = TypeVar("V")
 
 METADATA = "__metadata__"
-"""The name of an empty uint8 tensor whose field `metadata` is the file's."""
+"""The name of an empty uint8 tensor whose field `metadata` has the metadata of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def gather_parts(catalogue: Catalogue, marked: list[int], hidden: list[int]) -> 
 
 
 def rows_read_as_parts(index: bytes) -> set[int]:
-    """Rows of an index that are read as parts of a tensor; if such a tensor breaks a rule, all with `part_of`."""
+    """Rows of an index that would be read as parts; if a tensor of such parts breaks a rule, all with `part_of`."""
     cursor = Cursor(index)
     catalogue, marked = read_entries(cursor, cursor.count("index"))
     check_sizes(catalogue)

@@ -1,15 +1,14 @@
-"""Other metadata and other tensors in a file: what stays is copied as it is stored.
+"""Changes the metadata or the tensors of a file: everything that stays is copied as it is stored.
 
-For metadata alone, everything before the index is one span, and no tensor moves. Tensors
-are dropped, replaced and added. Entries of the index are copied in the form that they
-have, except for the offsets, which are spliced in. So encodings, checksums and unknown
-fields survive, and nothing is decoded, compressed or hashed again. Dropped blobs leave no
-hole: those that stay move together. If nothing is dropped, everything before the index is
-one span.
+If only metadata changes, everything before the index is one span, and no tensor moves.
+Tensors are dropped, replaced and added. Entries of the index are copied in their encoded
+form, with new offsets spliced in. So encodings, checksums and unknown fields survive, and
+nothing is decoded, compressed or hashed again. Dropped blobs leave no hole: those that stay
+move together. If nothing is dropped, everything before the index is one span.
 
-Version 2 can also be appended to (§2.5): its footer has the place of the manifest, so new
-blobs and a new manifest behind the old end are seen only when a footer points to them.
-What was dropped or replaced stays in the file then, unused, until it is copied.
+Version 2 can also be appended to (§2.5): its footer has the offset of the manifest, so new
+blobs and a new manifest after the old end become visible only when a footer refers to them.
+Blobs that were dropped or replaced then stay in the file, unused, until it is copied.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ _NAMED = Record("entry", Field("name", "name", required=True), named=False, text
 _OBJECTS, _ATTRIBUTES = cbor.text("objects"), cbor.text("attributes")
 
 _FOOTER_ALIGNMENT = 64
-"""A footer of 40 bytes at a multiple of this is in one sector of a disk, and in one page of memory."""
+"""A footer of 40 bytes at a multiple of this lies within one sector of a disk, and within one page of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """An entry of the index, and where in it the offsets of its blobs are."""
+    """An entry of the index, and the places in it where the offsets of its blobs are encoded."""
 
     tensor: str
     data: bytes
@@ -67,7 +66,7 @@ class _Item:
 
 
 class _Layout:
-    """Copies the blobs of entries that stay, and says where each of them is then."""
+    """Copies the blobs of entries that stay: `chunks` are the new file so far, `places` the new offset of each blob."""
 
     def __init__(self, source: Source, kept: list[_Item], every: list[_Item], magic: bytes, alignment: int) -> None:
         self.position = len(magic)
@@ -77,7 +76,7 @@ class _Layout:
         self.chunks: list[Chunk] = []
         end = max([self.position, *(offset + size for offset, size in blobs)])
         if not dropped and _unused(kept, end, alignment) <= 0:
-            self.position = max([self.position, *(offset + size for offset, size in blobs)])
+            self.position = end
             self.places = {blob: blob[0] for blob in blobs}
             self.chunks = [Span(source, 0, self.position)]
             return
@@ -220,7 +219,7 @@ def _tail_2(position: int, kept: list[_Item], others: list[tuple[bytes, bytes]],
 
 
 def _unused(kept: list[_Item], end: int, alignment: int) -> int:
-    """Bytes up to `end` that no blob has, beyond those that alignment can explain; negative if there are none."""
+    """Bytes up to `end` that are in no blob, less the most that padding can take; negative if there are none."""
     blobs = {blob[:2] for item in kept for blob in item.blobs}
     canonical = alignment == ALIGNMENT_2 and not any(offset % CANONICAL_ALIGNMENT for offset, _ in blobs)
     spacing = CANONICAL_ALIGNMENT if canonical else alignment
@@ -240,7 +239,7 @@ def _manifest_2(archive: Archive) -> tuple[bytes, int]:
 def _end_2(
     position: int, objects: list[tuple[bytes, bytes]], others: list[tuple[bytes, bytes]], revision: Revision
 ) -> Generator[Chunk, None, tuple[int, bytes]]:
-    """Yields the new blobs; returns where the manifest begins, and the manifest."""
+    """Yields the new blobs; returns the offset of the manifest, and the manifest."""
     specs = [write2.spec_of(index_parts(tensor), revision.options) for tensor in revision.added.values()]
     blobs = [part.blob for spec in specs for part in spec.parts]
     prepare(blobs)
@@ -260,7 +259,7 @@ def _join(pairs: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def _pairs(data: bytes, what: str, begin: int = 0) -> Iterator[tuple[bytes, bytes]]:
-    """The pairs of the map at a position, as they are encoded."""
+    """The pairs of the map at a position, still encoded."""
     cursor = cbor.Cursor(data, pos=begin)
     for _ in cursor.map(what):
         key, value = cursor.skip(), cursor.skip()

@@ -1,7 +1,7 @@
 """Shards of version 2: files in the same directory, described by name, size and digest (§7).
 
-A shard is opened when something in it is first read, so the tensors of a root can be
-listed without its shards. A shard of another size than the root says is refused.
+A shard is opened on the first read from it, so the tensors of a root can be listed without
+its shards. A shard whose size differs from the root's entry is refused.
 """
 
 from __future__ import annotations
@@ -111,5 +111,5 @@ class ShardSource(OpenedOnce):
 
     @property
     def size(self) -> int:
-        """As the root has it, which `open` compares."""
+        """The size that the root declares; `open_file` compares it with the file's."""
         return self.shard.size

@@ -1,7 +1,7 @@
 """The blobs of a file: the bytes of parts, raw, compressed or copied, each at the next multiple of an alignment.
 
-Shared by the writers of both versions. The chunks of all blobs come out in order,
-compression and hashing run on other threads, and no part is ever whole in memory.
+Shared by the writers of both versions. The chunks of all blobs are yielded in order,
+compression and hashing run on other threads, and no part is held in memory as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tensorglot.wire import checksums, zstd
 __all__ = ["Blob", "Frame", "compress", "copy_opaque", "decode", "index_parts", "is_opaque", "prepare", "write_blobs"]
 
 LEVEL = 1
-"""Default compression level. Higher ones gain next to nothing on floats."""
+"""Default compression level. Higher levels gain next to nothing on floats."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,8 @@ class Blob:
     algorithm: str | None = None
     """The checksum to compute; "frame" is one inside each zstd frame."""
     decoded: bool = False
-    """Its checksum is of the decoded bytes, as in version 2: an opaque part has none, and every frame has one."""
+    """Whether the checksum covers the decoded bytes, as in version 2. Then an opaque part gets none, and every zstd
+    frame has its own."""
     checksum: str | None = None
     offset: int = 0
     size: int = 0
@@ -60,7 +61,7 @@ class Frame(NamedTuple):
 
 
 def is_opaque(part: Part) -> bool:
-    """Whether its encoding is unknown, so that its bytes can only be copied."""
+    """Whether a part's encoding is unknown, so that its bytes can only be copied."""
     return isinstance(part.payload, Encoded) and isinstance(part.payload.codec, Opaque)
 
 
@@ -78,13 +79,14 @@ def decode(part: Part) -> Iterator[Chunk]:
 
 
 def prepare(blobs: Iterable[Blob]) -> None:
-    """Finds parts at the same place that are to be stored alike, and starts the checksum of every other one."""
+    """Sets `twin` of blobs whose bytes an earlier blob already stores, and `hasher` of all others with a checksum."""
     first: dict[tuple[object, ...], Blob] = {}
     twins: Counter[int] = Counter()
     for blob in blobs:
         part, opaque = blob.part, is_opaque(blob.part)
         if part.nbytes and not opaque:
-            # Bytes are swapped by the width of an element, and those of an unknown type not at all.
+            # Big-endian bytes are swapped by the width of the element, but not if its type is unknown. So blobs at the
+            # same location are stored alike only if that agrees, too.
             order = (part.dtype is None, part.dtype if part.big_endian else None)
             key = (*location(part.payload), order, blob.compressed, blob.algorithm)
             twin = first.get(key)
@@ -100,7 +102,7 @@ def prepare(blobs: Iterable[Blob]) -> None:
 def write_blobs(
     blobs: Sequence[Blob], stored: Iterable[tuple[Blob, Iterable[Chunk]]], position: int, alignment: int
 ) -> Generator[Chunk, None, int]:
-    """Yields the chunks of `stored`, fills in where each blob is, and returns the position after the last one."""
+    """Yields the chunks of `stored`, sets offset, size and checksum of each blob, and returns the end of the last."""
     with HashingThread(sum(blob.part.nbytes for blob in blobs if blob.hasher is not None)) as thread:
         for blob, chunks in stored:
             yield bytes(-position % alignment)

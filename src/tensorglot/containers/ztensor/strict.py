@@ -1,9 +1,8 @@
-"""`strict=True`: the file is byte for byte what the writer makes of its contents. The data itself is not read.
+"""`strict=True`: checks that the file is byte for byte what our writer would produce, without reading the tensors.
 
-The index is encoded again from what was read and compared; the offsets of the blobs
-follow from it, and the bytes between them must be zero. In version 2 that is
-canonical form (§6.3); in 0.1 it is the form of the packages, raw, without shared
-blobs.
+The index is encoded again from what was read, and compared. That fixes the offsets of the
+blobs, and the bytes between them must be zero. In version 2 this is canonical form (§6.3);
+in 0.1 it is the form of the packages: raw, without shared blobs.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def _check_raw(part: Part, name: str) -> None:
 
 
 def _place(blobs: Iterable[Blob], position: int, alignment: int, *, shared: bool) -> int:
-    """Places blobs where the writer would, equal contents once if `shared`; returns where the last one ends."""
+    """Sets the offsets of blobs as the writer would, equal contents once if `shared`; returns the end of the last."""
     offsets: dict[tuple[str | None, int], int] = {}
     for blob in blobs:
         blob.checksum, blob.size = blob.part.checksum, blob.part.nbytes

@@ -3,9 +3,9 @@
     file = "ZTEN0001", blobs at multiples of 64, index, u64 size of the index
 
 The index is a CBOR array of maps, one for each tensor (§4). `entries` reads them as
-rows, `parts` groups rows to tensors. Blobs may be in any order, and two tensors may
-share one; no blob overlaps another, the magic number or the index. Unknown dtypes and
-encodings are no error (§8): such a tensor is listed, and its bytes can be copied.
+rows, `parts` groups rows to tensors. Blobs may be in any order, and two tensors may share
+one; otherwise no blob overlaps another, the magic number or the index. Unknown dtypes and
+encodings are not errors (§8): such a tensor is listed, and its bytes can be copied.
 """
 
 from __future__ import annotations

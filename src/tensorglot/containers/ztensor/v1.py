@@ -2,9 +2,9 @@
 
     file = "ZTEN1000", blobs at multiples of 64, manifest, u64 size of the manifest [, "ZTEN1000"]
 
-1.0 ends with the size; later versions repeat the magic number after it. The manifest is
-a CBOR map of named objects, each with components. 1.0 calls the objects tensors and gives
-each one dtype, by its long name; later each component has a dtype, by its short name.
+1.0 ends with the size; later versions repeat the magic number after it. The manifest is a
+CBOR map of named objects, each with components. In 1.0 the objects are called tensors, and
+each has one dtype, by its long name; later, each component has a dtype, by its short name.
 Digests cover the stored bytes.
 """
 
@@ -114,7 +114,8 @@ def _catalogue(found: Scanned) -> Catalogue:
     own, inherited = parts.codes["dtype"], objects.codes["dtype"][owners]
     words = np.where(own > 0, own, np.where(indices, 1 + _DTYPES.index("uint64"), inherited))
     encodings, stated = _ENCODINGS[parts.codes["encoding"]], parts.numbers["uncompressed_length"]
-    # The count of encoded elements is known only from the shape or a length; else their type stays unknown.
+    # The number of encoded elements is known only from a dense shape or a stated length; without them the dtype is
+    # treated as unknown, so that the bytes are only copied.
     dtypes = np.where((encodings == RAW) | dense | (stated >= 0), _CODES[words], UNKNOWN).astype(np.uint8)
     encodings[(encodings == ZSTD) & (dtypes == UNKNOWN)] = OPAQUE
     catalogue = Catalogue.of(

@@ -2,8 +2,8 @@
 
 Blobs are in the order of the tensors, each at the next multiple of 64; the index follows
 the last one. Metadata, tensors of several parts and dtypes that the document lacks become
-ordinary entries with more fields (see `parts`). Elements of unknown dtypes and encodings
-are copied as they are.
+ordinary entries with additional fields (see `parts`). Elements of unknown dtypes and
+encodings are copied unchanged.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
 
 
 def _plain_codes(index: Index) -> NDArray[np.int16] | None:
-    """The dtype code of every tensor, if each is one dense, raw part of a type that 0.1 has, and nothing more."""
+    """The dtype code of every tensor, if each is one dense, raw part of a type of 0.1, without attributes; or None."""
     codes = _THEIR_CODE[index.dtypes]
     special = index.layouts or index.attributes or index.unknown_dtypes or index.codecs or index.big_endian
     if special or index.first_rows is not None or index.metadata is not None or (codes < 0).any():
@@ -84,7 +84,7 @@ def _plain_codes(index: Index) -> NDArray[np.int16] | None:
 
 
 def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | None) -> Iterator[Chunk]:
-    """All sizes are known, and so all offsets: tensors are written together."""
+    """The fast path for raw tensors: all sizes, and so all offsets, are known, and rows are written together."""
     index, sizes = archive.index, archive.index.nbytes
     room = -(-sizes // ALIGNMENT_01) * ALIGNMENT_01
     offsets = ALIGNMENT_01 + np.cumsum(room) - room
@@ -98,7 +98,7 @@ def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | No
     else:
         rows = RowHasher(algorithm, offsets, offsets + sizes, len(MAGIC_01))
         nbytes = int(sizes.sum())
-        # A thread would keep copies of short rows, and fresh memory for these takes longer than hashing.
+        # A thread would keep the bytes of short rows alive; fresh memory for the next ones takes longer than hashing.
         with HashingThread(0 if checksums.is_short(algorithm, len(sizes), nbytes) else nbytes) as thread:
             for chunk in read_remote(chunks):
                 thread.update(rows, chunk)
@@ -123,7 +123,7 @@ def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | No
 
 
 def _checksum_pairs(algorithm: str, digests: bytes, count: int) -> bytes:
-    """Encodes the key `checksum` and its text for `count` digests, one behind the other; only the digits differ."""
+    """Encodes the key `checksum` and its text for each of `count` concatenated digests; only the digits differ."""
     if not count:
         return b""
     nbytes = len(digests) // count
@@ -155,11 +155,11 @@ class Entry:
     endianness: str | None = None
     custom: Mapping[str, Any] = field(default_factory=dict)
     is_part: bool = False
-    """It is meant to be read as a part of a tensor."""
+    """Whether it is meant to be read as a part of a tensor."""
 
     @property
     def looks_like_part(self) -> bool:
-        """Whether its custom fields are those of a part, whatever is meant."""
+        """Whether a reader may take it for a part, because of its name and custom fields."""
         return self.name == f"{self.custom.get('part_of')}#{self.custom.get('part')}"
 
 
@@ -187,7 +187,7 @@ def rows_first(archive: Archive, options: WriteOptions) -> RowsFirst | None:
             entry.blob.offset = position = position + -position % ALIGNMENT_01
             entry.blob.size = entry.blob.part.nbytes
             position += entry.blob.size
-            if row >= 0:  # the metadata come first, and have no bytes
+            if row >= 0:  # the entry of the metadata comes first, and has no bytes
                 yield from archive.chunks(np.array([row]))
 
     def end(digests: Sequence[bytes]) -> Iterator[Chunk]:
@@ -200,7 +200,7 @@ def rows_first(archive: Archive, options: WriteOptions) -> RowsFirst | None:
 
 
 def place_entries(entries: Sequence[Entry], position: int, level: int | None) -> Iterator[Chunk]:
-    """The blobs of entries, from a position of the file on; fills in where each is."""
+    """Yields the blobs of entries, from a position of the file on, and sets the offset of each."""
     blobs = [entry.blob for entry in entries]
     prepare(blobs)
     yield from write_blobs(blobs, _stored(blobs, level), position, ALIGNMENT_01)
@@ -254,7 +254,7 @@ def _entries_of_tensor(tensor: Tensor, compression: str | None) -> Iterator[Entr
 
 
 def _check_custom(custom: Mapping[str, Any], tensor: str) -> None:
-    """Attributes are fields of the entry: they must not have the name of a field of the document or the packages."""
+    """Attributes become fields of the entry, so they must not have the name of a field of the document or packages."""
     for key in custom:
         if not isinstance(key, str):
             raise InputError("attribute keys must be text", rule="ztensor.write.attribute", tensor=tensor)
@@ -285,7 +285,7 @@ def _copied_entry(name: str, part: Part, custom: Mapping[str, Any]) -> Entry:
     dtype, payload = (part.unknown_dtype or "") if part.dtype is None else part.dtype.name, part.payload
     entry = Entry(name, dtype, part.shape, Blob(part), "raw", "big" if part.big_endian else None, custom)
     if not isinstance(payload, Encoded) or is_opaque(part) != part.checksum_decoded:
-        entry.blob.checksum = part.checksum  # it is of the bytes that are written
+        entry.blob.checksum = part.checksum  # it covers the bytes that are written
     if isinstance(payload, Encoded) and is_opaque(part):
         entry.encoding = payload.codec.name
         if part.dtype is None and payload.nbytes != payload.end - payload.begin:

@@ -77,7 +77,7 @@ def footer(offset: int, manifest: bytes) -> bytes:
 
 
 def _is_canonical(tensor: TensorSpec) -> bool:
-    """Rules 4 and 5 of §6.3; the others hold for every file that is written."""
+    """Whether rules 4 and 5 of §6.3 hold; the others hold for every file that we write."""
     return all(map(is_canonical_name, (tensor.name, *(part.name for part in tensor.parts)))) and all(
         part.encoding is None and part.blob.algorithm == "xxh3" for part in tensor.parts
     )
@@ -89,7 +89,7 @@ def is_canonical_name(name: str) -> bool:
 
 
 def spec_of(tensor: Tensor, options: WriteOptions) -> TensorSpec:
-    """The manifest entry of a tensor, whose blobs have no place yet; what version 2 cannot hold is refused."""
+    """The manifest entry of a tensor, whose blobs have no offsets yet. Refuses what version 2 cannot represent."""
     _check_name(tensor.name, tensor.name)
     _check_keys(tensor.attributes, tensor.name)
     if len(tensor.shape) > RANK or math.prod(tensor.shape) >= 1 << 64:
@@ -130,9 +130,9 @@ def _check_keys(attributes: Mapping[str, Any], tensor: str | None) -> None:
 
 
 def stored_blobs(blobs: Sequence[Blob], level: int | None) -> Iterator[tuple[Blob, Iterable[Chunk]]]:
-    """The blobs with their chunks, as they are to be stored; equal contents once.
+    """Yields each blob with its chunks as they are to be stored; equal contents once.
 
-    The caller takes all chunks of a blob before it asks for the next one.
+    The caller must consume all chunks of a blob before it requests the next blob.
     """
     frames = compress(blobs, level)
     compared = _comparable(blobs)
@@ -158,14 +158,14 @@ def stored_blobs(blobs: Sequence[Blob], level: int | None) -> Iterator[tuple[Blo
 
 
 def _comparable(blobs: Iterable[Blob]) -> set[int]:
-    """Raw blobs with a digest whose content may be equal to that of another: they have the same size."""
+    """Ids of the raw blobs with a digest whose contents may equal another's, because the sizes are equal."""
     raw = [blob for blob in blobs if blob.hasher is not None and not blob.compressed]
     counts = Counter(blob.part.nbytes for blob in raw)
     return {id(blob) for blob in raw if counts[blob.part.nbytes] > 1}
 
 
 def _digests_ahead(blobs: Sequence[Blob]) -> Iterator[tuple[str, NeededTwice]]:
-    """Their digests and chunks, computed by other threads while earlier blobs are written."""
+    """The digest and chunks of each blob, computed by other threads while earlier blobs are written."""
 
     def digest(blob: Blob) -> tuple[str, NeededTwice]:
         assert blob.algorithm is not None  # noqa: S101
@@ -179,7 +179,7 @@ def _digests_ahead(blobs: Sequence[Blob]) -> Iterator[tuple[str, NeededTwice]]:
 
 
 def _is_same(one: Part, other: Part) -> bool:
-    """Compares the bytes: equal hashes alone prove nothing (§6.3)."""
+    """Compares the bytes, because equal hashes do not prove equal contents (§6.3)."""
     held = one.payload.view(), other.payload.view()
     if held[0] is not None and held[1] is not None and not (one.big_endian or other.big_endian):
         return held[0] == held[1]
