@@ -103,11 +103,7 @@ def _compare_blocks(
         share.add(changed)
         distance.add(apart)
     return {
-        "rows": shape.rows,
-        "columns": shape.columns,
-        "cellRows": shape.cell_rows,
-        "cellColumns": shape.cell_columns,
-        "split": shape.split,
+        **shape.to_dict(),
         "share": encode_plane(share.mean),
         "distance": encode_plane(np.where(distance.finite > 0, distance.high, np.nan)),
     }

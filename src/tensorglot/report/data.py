@@ -187,13 +187,10 @@ def magnitudes(block: NDArray[Any]) -> NDArray[np.float64]:
 
 def _encode(grid: Grid) -> dict[str, Any]:
     shape = grid.shape
+    # With one element in each cell, minimum and maximum are the mean.
     single = (shape.rows, shape.columns) == (shape.cell_rows, shape.cell_columns)
     return {
-        "rows": shape.rows,
-        "columns": shape.columns,
-        "cellRows": shape.cell_rows,
-        "cellColumns": shape.cell_columns,
-        "split": shape.split,
+        **shape.to_dict(),
         "mean": encode_plane(grid.mean),
         "min": None if single else encode_plane(np.where(grid.finite > 0, grid.low, np.nan)),
         "max": None if single else encode_plane(np.where(grid.finite > 0, grid.high, np.nan)),

@@ -47,6 +47,16 @@ class GridShape:
         cell_columns = min(columns, _VECTOR_CELLS if rows == 1 else max(1, cells // min(rows, math.isqrt(cells))))
         return cls(rows, columns, min(rows, max(1, cells // cell_columns)), cell_columns, split)
 
+    def to_dict(self) -> dict[str, int]:
+        """The shape as the page reads it."""
+        return {
+            "rows": self.rows,
+            "columns": self.columns,
+            "cellRows": self.cell_rows,
+            "cellColumns": self.cell_columns,
+            "split": self.split,
+        }
+
 
 def _log(sizes: Sequence[int]) -> float:
     return sum(map(math.log, sizes))
