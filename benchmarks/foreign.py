@@ -1,4 +1,4 @@
-"""W1 to W4 in other people's formats: safetensors by us and by its package, .npz by us and by NumPy."""
+"""W1 to W4 in formats of others: safetensors by tensorglot and by its package, .npz by tensorglot and by NumPy."""
 
 from __future__ import annotations
 

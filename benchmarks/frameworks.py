@@ -117,7 +117,7 @@ def bare(folder: Path) -> Callable[[], Any]:
 
 
 def into_tensors(folder: Path) -> Callable[[], Any]:
-    """Ours, straight into the memory of a module."""
+    """tensorglot, directly into the memory of a module."""
     tg = imported()
     model = module(folder)
     return lambda: tg.load(folder / FILE, framework="torch", out=model.state_dict())
@@ -147,7 +147,7 @@ def model_safetensors(folder: Path) -> Callable[[], Any]:
 
 
 def check(folder: Path, library: str, result: Any) -> None:
-    """Whoever loaded them, the result is the tensors of W2."""
+    """Checks that the loaded tensors are those of W2."""
     check_load("W2", folder, "tensorglot", result)
 
 

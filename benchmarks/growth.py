@@ -106,7 +106,7 @@ def patching(folder: Path) -> Callable[[], object]:
 
 
 def _verbs() -> dict[str, Callable[[Path], Callable[[], object]]]:
-    """Given a folder with the equal files a.zt and b.zt: what is not timed, then what is."""
+    """The verbs. Each is given a folder with the equal files a.zt and b.zt, prepares, and returns the call to time."""
     import tensorglot as tg
 
     def loaded(work: Callable[[dict[str, Any], Path], object]) -> Callable[[Path], Callable[[], object]]:

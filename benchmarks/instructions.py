@@ -48,7 +48,7 @@ SUFFIXES = ("bt", "zt", "safetensors")
 
 
 def paths(folder: Path) -> dict[str, tuple[Callable[[], object], int]]:
-    """What is counted, and N."""
+    """The paths that are counted, each with its number of calls."""
     import numpy as np
 
     import tensorglot as tg
@@ -78,7 +78,7 @@ def paths(folder: Path) -> dict[str, tuple[Callable[[], object], int]]:
 
 
 def requests(folder: Path) -> ctypes.CDLL:
-    """What callgrind is asked to do, as functions."""
+    """Functions that switch callgrind's counting on and off and reset it."""
     source, library = folder / "requests.c", folder / "requests.so"
     source.write_text(REQUESTS)
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source], check=True)
@@ -123,7 +123,7 @@ def count() -> dict[str, int]:
 
 
 def versions() -> dict[str, str]:
-    """What the counts depend on, other than our code."""
+    """The versions that the counts depend on, besides our code."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
     found["libc"] = " ".join(platform.libc_ver())
     for name in DISTRIBUTIONS:

@@ -32,7 +32,7 @@ class Peer:
 
 
 def bits(tensors: Tensors) -> dict[str, Any]:
-    """The arrays, those of bfloat16 as uint16."""
+    """The arrays, with bfloat16 as uint16."""
     return {name: array.view(np.uint16) if array.dtype.kind == "V" else array for name, array in tensors.items()}
 
 
@@ -236,7 +236,7 @@ def version(distribution: str) -> str | None:
 
 
 def absent(requirement: str) -> bool:
-    """Neither a program that was found nor a distribution that is installed."""
+    """Whether a name is neither a program on this machine nor an installed distribution."""
     if requirement in PROGRAMS:
         return PROGRAMS[requirement].find() is None
     return version(requirement) is None

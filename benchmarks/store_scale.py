@@ -1,4 +1,4 @@
-"""What a store does with much: `python -m benchmarks.store_scale [--gigabytes 10] [--commits 1000]`.
+"""Large stores: `python -m benchmarks.store_scale [--gigabytes 10] [--commits 1000]`.
 
 A file of that size is committed, and converted back from the store, each in a process of
 its own, whose peak of resident memory is printed. Then many small tensors are committed

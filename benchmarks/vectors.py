@@ -237,7 +237,7 @@ def case(
 
 
 def check(dtype: str, folder: Path, library: str, result: Any) -> None:
-    """The matrix, documents that hold it, the ids that were inserted, or how much raw batches weigh."""
+    """Checks the result of an action: a matrix, documents, inserted ids, or the size of raw batches."""
     from tensorglot.bson import decode_matrix
 
     if library == "raw":

@@ -85,7 +85,7 @@ def convert(source: str, target: str, options: dict[str, Any], folder: Path) -> 
 
 
 def _followed(target: Path, action: Callable[[], Any]) -> Callable[[], Any]:
-    """The target is gone before the next one, which would find the disk busy with it."""
+    """Removes the target before the next call, which would otherwise find the disk busy with it."""
 
     def run() -> None:
         action()

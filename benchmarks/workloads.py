@@ -109,7 +109,7 @@ def expected(workload: str, folder: Path) -> dict[str, str]:
 
 
 def digest(array: Any) -> str:
-    """Of the bytes of an array of NumPy or PyTorch, whatever type the library gave them."""
+    """The digest of the bytes of an array of NumPy or PyTorch, whatever its element type."""
     from blake3 import blake3
 
     if not isinstance(array, np.ndarray):
@@ -120,7 +120,7 @@ def digest(array: Any) -> str:
 
 
 def same(workload: str, folder: Path, result: Mapping[str, Any] | Iterable[Any]) -> None:
-    """Every tensor of the workload and no other; by order where the library keeps no names."""
+    """Whether the result has every tensor of the workload and no other; by order if the library keeps no names."""
     wanted = expected(workload, folder)
     if isinstance(result, Mapping):
         assert {name: digest(array) for name, array in result.items()} == wanted

@@ -217,7 +217,7 @@ def _check_layout(data: bytes, layout: str) -> str:
 
 
 def _offsets_nbytes(data: bytes, layout: str) -> int:
-    """Of the offsets in the header: in another order they are other numbers, of one byte each or of more."""
+    """Bytes that the offsets take in the header, which depends on the order of the tensors."""
     index = tg.open(data, format=layout).index
     first = int(index.begins.min(initial=len(data)))
     return sum(len(number(offset - first)) for offset in (*index.begins.tolist(), *index.ends.tolist()))

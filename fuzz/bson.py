@@ -1,10 +1,10 @@
 """Mutants of BSON documents: `python fuzz/bson.py [COUNT] [SEED]`.
 
-For any bytes whatever, and every way in, only our errors leave: no struct.error,
-KeyError, MemoryError, RecursionError, UnicodeDecodeError, and no warning. What
-`decode_document` accepts encodes to the same bytes again; what `strict` accepts, saved,
-gives the same file; where two ways in both give a matrix, it is the same, and so it is
-when it was encoded again.
+The invariant: for any bytes, and every function that reads them, only our errors are
+raised: no struct.error, KeyError, MemoryError, RecursionError, UnicodeDecodeError, and no
+warning. What `decode_document` accepts encodes to the same bytes again. What `strict`
+accepts, saved, gives the same file. Where two functions both return a matrix it is the
+same, also after it was encoded again.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ WAYS: dict[str, Callable[[bytes], object]] = {
 
 
 def check(data: bytes) -> list[str]:
-    """What came of every way in: accepted, or the rule that refused."""
+    """Calls every function that reads BSON; returns for each "accepted" or the rule that refused."""
     outcomes = []
     for way, call in WAYS.items():
         try:

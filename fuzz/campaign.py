@@ -1,4 +1,4 @@
-"""What every target does when it is run: `python fuzz/NAME.py [COUNT] [SEED]`.
+"""Runs one target: `python fuzz/NAME.py [COUNT] [SEED]`.
 
 A target is a module with `mutants(count, seed)`, which makes inputs, and `check(mutant)`,
 which holds the invariant for one of them and returns what became of it. `run` goes through
@@ -51,7 +51,7 @@ class Result:
 
 @dataclass
 class Uncounted:
-    """Where nobody looks how far a run is."""
+    """A counter for runs whose progress nobody reads."""
 
     value: int = 0
 

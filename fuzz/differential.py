@@ -191,7 +191,7 @@ def check(mutant: Mutant) -> str:
 
 
 def _in_attributes(error: tg.TensorglotError) -> bool:
-    """Whether it is of an attribute of an HDF5 file: we read them when it is opened, h5py when it is asked for them."""
+    """Whether the error is in an attribute of an HDF5 file: we read attributes on opening, h5py on demand."""
     return any(frame.f_code.co_name == "read_attributes" for frame, _ in traceback.walk_tb(error.__traceback__))
 
 

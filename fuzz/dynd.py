@@ -100,7 +100,7 @@ def of_value(rng: random.Random) -> Case:
 
 
 def of_stranger(rng: random.Random) -> Case:
-    """The bytes of one type for another."""
+    """The bytes of a value of one type, to be read as another type."""
     return "value", (value(rng)[1], random_type(rng, 3))
 
 
@@ -232,7 +232,7 @@ def mutants(count: int, seed: int = 0) -> Iterator[Case]:
 
 
 def _use(tensor: tg.Tensor, data: bytes) -> None:
-    """Everything that can be had of a tensor whose bytes are known."""
+    """Calls every export of a tensor whose bytes are known."""
     repr(tensor)
     assert tensor.serialize() == data, "accepted, and serialized to other bytes"
     values = tensor.tolist()
@@ -347,7 +347,7 @@ WAYS: dict[str, Callable[[Any], None]] = {
 
 
 def check(case: Case) -> str:
-    """What came of one case: accepted, or the rule that refused."""
+    """Runs one case; returns "accepted" or the rule that refused."""
     way, given = case
     try:
         WAYS[way](given)

@@ -1,4 +1,4 @@
-"""Mutants of what the kernels are given: `python fuzz/kernels.py [COUNT] [SEED]`.
+"""Mutants of the inputs of kernels: `python fuzz/kernels.py [COUNT] [SEED]`.
 
 A kernel is called directly, without the reader around it, so that a second has tens of
 thousands of executions; under sanitizers this is the target that looks for accesses out of
@@ -251,7 +251,7 @@ def check(mutant: Mutant) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Without the columns of a scan that has a fault, which mean nothing."""
+    """The result of a scan without its columns if it has a fault: they are undefined then."""
     if isinstance(value, tuple):
         return [_plain(item) for item in (value[:2] if len(value) > 5 and value[0] else value)]
     return value.tolist() if isinstance(value, np.ndarray) else value

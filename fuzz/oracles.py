@@ -1,4 +1,4 @@
-"""What other packages find in bytes, in a process of their own: libhdf5 dies of damaged files, others take all memory.
+"""Reads bytes with other packages, in a separate process: libhdf5 crashes on damaged files, others exhaust memory.
 
 `Oracle().ask(format, data)` returns the tensors by name, each as dtype, shape and the bytes
 of its elements in C order, little-endian; None if the package refuses the bytes, dies or

@@ -373,7 +373,7 @@ def _bytes(r: random.Random, data: bytes) -> bytes:
 
 
 def check(data: bytes) -> str:
-    """What became of a file: the rule that it broke, or accepted or strict."""
+    """Holds the invariant for one file; returns the rule that it broke, "accepted" or "strict"."""
     try:
         archive = tg.open(data)
     except tg.FormatError as error:
@@ -413,7 +413,7 @@ def _check_error(error: tg.TensorglotError) -> None:
 
 
 def _read(archive: tg.Archive) -> tuple[dict[str, Any], list[str]]:
-    """Everything that can be asked of an archive. Arrays that could be read, and rules that were broken."""
+    """Reads everything in an archive; returns the arrays that could be read, and the rules that were broken."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     assert repr(archive)

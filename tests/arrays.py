@@ -1,4 +1,4 @@
-"""Arrays of every kind that people keep: each element type, each memory order, each awkward shape."""
+"""Arrays for tests: every element type, every memory order, every unusual shape."""
 
 from __future__ import annotations
 

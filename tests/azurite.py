@@ -38,7 +38,7 @@ def binary() -> str:
 
 
 def create_container(endpoint: str, name: str) -> None:
-    """The one request that obstore has not, signed with the account's key."""
+    """Creates a container, which obstore cannot do: a request signed with the account's key."""
     headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
     lines = "\n".join(f"{key}:{value}" for key, value in sorted(headers.items()))
     unset = "\n" * 12  # the standard headers, none of which is sent

@@ -1,8 +1,8 @@
-"""What a call costs: time, memory that Python and NumPy ask for, and resident memory.
+"""Measures a call: processor time, memory that Python and NumPy allocate, and resident memory.
 
-Time is that of the processor, the least of several repeats, and in seconds of a machine that
-counts as fast as `_YARDSTICK` says: what a busy or slow one takes longer for work whose cost is
-known is taken off. Both kinds of memory are peaks over the call, above where it began.
+Time is processor time, the least of several repeats. It is scaled to a reference machine: work
+of known cost (`_YARDSTICK`) is timed as well, and a machine that is slow or busy is allowed as
+many times more. Both kinds of memory are peaks during the call, above the value before it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def seconds(call: Callable[[], object], enough: float, repeats: int = 50) -> flo
 
 @contextmanager
 def at_once() -> Iterator[None]:
-    """For what must not wait for anybody: it fails after seconds in which also a busy machine would be done."""
+    """A limit for calls that must not wait: fails after seconds that suffice even on a busy machine."""
 
     def waited(*_: object) -> None:
         raise AssertionError("it waits")

@@ -14,7 +14,7 @@ __all__ = ["Proxy", "proxy_of"]
 
 
 class Proxy:
-    """What went through."""
+    """The requests and bytes that went through."""
 
     def __init__(self, endpoint: str) -> None:
         self.upstream = urlsplit(endpoint).netloc

@@ -50,7 +50,7 @@ in order when it is interrupted."""
 
 @dataclass
 class Map:
-    """Of all test files that were measured."""
+    """The lines that each test executes, of all test files that were measured."""
 
     lines: dict[str, dict[int, set[str]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(set)))
     """The tests that execute each line of a module, as arguments of pytest; "" for its import."""
@@ -73,13 +73,13 @@ def load(kind: str = "compiled") -> Map:
 
 @cache
 def _digest(module: str) -> str:
-    """Of a module as it is now: lines of another version mean nothing."""
+    """The digest of a module: the lines of another version of it mean nothing."""
     path = SOURCE / module
     return sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
 def test_files(patterns: list[str]) -> list[Path]:
-    """Those of the patterns; without patterns all but those that are left out. The smallest first."""
+    """Test files that match the patterns; without patterns all but the excluded ones. The smallest first."""
     chosen = _matching(patterns) if patterns else _matching(["*"]) - _matching(LEFT_OUT)
     return sorted(chosen, key=lambda path: path.stat().st_size)
 

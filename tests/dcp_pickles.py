@@ -1,4 +1,4 @@
-"""Pickles of distributed checkpoints, assembled opcode by opcode: valid ones, and what no pickler would write."""
+"""Pickles of distributed checkpoints, assembled opcode by opcode: valid ones, and ones that no pickler writes."""
 
 from __future__ import annotations
 

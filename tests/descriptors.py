@@ -1,4 +1,4 @@
-"""The descriptors that a test has left open, by their files: a process may have others, of servers and other tests."""
+"""Descriptors that a test has left open, found by their files: servers and other tests may have open ones, too."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""safetensors played by tensorglot, for running its own tests: `pytest -p drop_in_shims`.
+"""Replaces safetensors by tensorglot, to run the tests of safetensors: `pytest -p drop_in_shims`.
 
-Here is what changing the import does not give: raw pointers, and names that are private
-to safetensors, played by what finds shared memory here. flax only serves their tests to
-write a second file, for which pickle will do.
+This module adds what their tests use beyond the public functions: raw pointers, and private
+names of safetensors that find shared memory. Their tests use flax only to write a second
+file, for which pickle is enough.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lists and strings to bytes and back in memory that ends where a page ends; the page behind it nobody may touch.
+"""Lists and strings to bytes and back, in memory that ends at a page boundary before an inaccessible page.
 
 Run as a program, because one byte too many kills it. The kernels copy short runs in
 steps of 32 bytes; here every step that goes too far is seen.

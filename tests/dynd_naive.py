@@ -1,4 +1,4 @@
-"""A second decoder of DyND: recursive, naive, straight from the document. It shares only the types with the first."""
+"""A second decoder of DyND, recursive and naive, written from the document. It shares only the types with the first."""
 
 import datetime as dt
 import decimal

@@ -1,4 +1,4 @@
-"""Mutants that change nothing that a caller could see, each with the reason. `tests/mutants.py` leaves them out."""
+"""Mutants that no caller could notice, each with the reason. `tests/mutants.py` leaves them out."""
 
 from __future__ import annotations
 

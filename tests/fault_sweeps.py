@@ -1,4 +1,4 @@
-"""Everything that writes, failed at every file operation: the old state is identical, or the new one is complete.
+"""Fails every function that writes at each file operation: then the old state is intact, or the new one complete.
 
 The functions of `os` itself are replaced, so that nothing of ours escapes: readers,
 writers, spools and directories. One operation of a run fails, N = 1, 2, … until a run has
@@ -213,7 +213,7 @@ def between(name: str, before: Tree, after: Tree, *, killed: bool) -> list[Tree]
 
 
 def copy(source: Path, target: Path) -> None:
-    """The folder as it was."""
+    """A copy of the prepared folder."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
 
@@ -310,7 +310,7 @@ def kill_at_calls(folder: Path, name: str, every: int = 1) -> int:
 
 
 def kill_store_at_calls(folder: Path, action: str, every: int = 1) -> int:
-    """The same for a store."""
+    """`kill_at_calls` for a store."""
     start, work = folder / "prepared", folder / "work"
     traced = TracedCall(lambda: store_actions.ACTIONS[action](work), STORE_CALLS)
     copy(start, work)
@@ -329,7 +329,7 @@ STORE_CALLS = f"{CALLS},mkdir,unlink,flock"
 
 
 def sweep_store(folder: Path, action: str, errnos: tuple[int, ...], every: int = 1) -> Counter[str]:
-    """The same for a store, whose bytes differ from run to run: all commits are there, all checks are clean."""
+    """`sweep` for a store, whose bytes differ from run to run: all commits are there, all checks are clean."""
     start, work = folder / "prepared", folder / "work"
     struck: Counter[str] = Counter()
     for turn, number in enumerate(errnos):
@@ -355,7 +355,7 @@ def sweep_store(folder: Path, action: str, errnos: tuple[int, ...], every: int =
 
 
 def sweep_migration(folder: Path) -> tuple[Counter[str], int]:
-    """The same for a migration in MongoDB, at its network operations."""
+    """`sweep` for a migration in MongoDB, at its network operations."""
     import pymongo
 
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""What tests have gone through: executions, faults, kills, bits. pytest prints the sums at its end.
+"""Counts what tests have tried: executions, faults, kills, bits. pytest prints the sums at its end.
 
 `tests/promises.py` takes them from there into docs/trust.md.
 """

@@ -64,7 +64,7 @@ def forms(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def bits(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
-    """What a value is, NaN payloads and signs of zero included."""
+    """The bits of a value, so that NaN payloads and signs of zero count."""
     little = array.astype(array.dtype.newbyteorder("<"), copy=False)
     return array.dtype.name, array.shape, little.tobytes()
 

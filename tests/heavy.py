@@ -1,4 +1,4 @@
-"""Files that are small and valid, or nearly so, and claim much: empty shapes, aliases, tiny chunks, many boxes.
+"""Small files, valid or nearly so, that claim large contents: empty shapes, aliases, tiny chunks, many boxes.
 
 Tables of refused files never show what a verb does with a file that is accepted; these do.
 """
@@ -113,7 +113,7 @@ def empty_arrays(folder: Path) -> Path:
 
 
 def many_boxes(size: int, folder: Path) -> Path:
-    """Up to 1,000 with the file that has them."""
+    """Up to 1,000 boxes, with the file that contains them."""
     boxes = test_dcp.staircase(size)
     tensor = test_dcp.WHOLE | {"shape": [size, size], "boxes": boxes}
     test_dcp.write_index(folder, files=["a.safetensors"], tensors={"a": tensor})

@@ -1,4 +1,4 @@
-"""HTTP servers that behave, misbehave, and redirect: each path has a way of answering."""
+"""HTTP servers that answer correctly, wrongly, or with redirects, depending on the path."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["BEHAVIOURS", "Request", "Site", "serve"]
 
 @dataclass
 class Request:
-    """What a client asked for."""
+    """A request of a client."""
 
     host: str
     path: str
@@ -34,7 +34,7 @@ class Site:
     """The files of a server, how it answers for each, and what it was asked for."""
 
     def clear(self) -> None:
-        """Forgets what it was asked for."""
+        """Forgets the requests so far."""
         self.requests, self.nbytes = [], 0
 
     files: dict[str, bytes] = field(default_factory=dict, repr=False)
@@ -228,12 +228,12 @@ class Server(http.server.ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is no news."""
+        """Ignores clients that hang up."""
 
 
 @contextmanager
 def serve(host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> Iterator[Site]:
-    """A server with no files yet, which is called by this name."""
+    """A server without files, under this host name."""
     site = Site()
     server = Server(("127.0.0.1", 0), type("SiteHandler", (Handler,), {"site": site}))
     if tls is not None:

@@ -20,11 +20,11 @@ MOST = 1 << 14  # elements that take no bytes
 
 
 class Refused(Exception):
-    """Not what a writer writes."""
+    """The bytes or the text are not canonical."""
 
 
 class Unknown(Exception):
-    """Not in this reader."""
+    """A type that this reader does not implement."""
 
 
 def need(condition):

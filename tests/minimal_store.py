@@ -91,7 +91,7 @@ def packed(data):
 
 
 def decode(encoding, body, base, nbytes):
-    """A chunk of `nbytes`, of its body and the bytes of its base."""
+    """Decodes a chunk of `nbytes` from its body and the bytes of its base."""
     if encoding == 0:
         return body
     if encoding == 1:
@@ -280,7 +280,7 @@ class Bundle(Store):
 
 
 def apply_delta(data, old):
-    """Name to type and bytes of the new version, of those of the old one."""
+    """Applies a delta: name to type and bytes, of the new version."""
     offset, size, digest, magic = struct.unpack("<QQ32s8s", data[-56:])
     assert magic == data[:8] == b"tgdelta1"
     assert sha(data[offset : offset + size]) == digest

@@ -254,7 +254,7 @@ Outcome = Literal["survives", "killed", "late"]
 
 
 def outcome(copy_of: Path, tests: list[str], timeout: float) -> tuple[Outcome, str]:
-    """What the tests say of a copy of the source, in a fork of this process; with the one that fails."""
+    """Runs the tests on a copy of the source, in a fork of this process; returns the result and the test that fails."""
     said = copy_of / "said"
     child = os.fork()
     if child == 0:
@@ -304,7 +304,7 @@ def _wait(child: int, timeout: float) -> int | None:
 
 
 def _session_seconds(leader: int) -> float:
-    """Of the processor, for a process and those that it has started."""
+    """Processor time of a process and of those that it has started."""
     total = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended

@@ -1,4 +1,4 @@
-"""A file to be replaced, and what is asserted about it."""
+"""A file to be replaced, and assertions about it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
 
 
 def alone(path: Path) -> bool:
-    """Nothing beside the file, not even a hidden one."""
+    """Asserts that the folder has no other file, not even a hidden one."""
     return names(path.parent) == [path.name]
 
 

@@ -42,7 +42,7 @@ EXITS = (0, 1, 2, 3, 4, 5)
 
 
 class Overtime(BaseException):
-    """No handler of ours catches it."""
+    """Raised when time is up. A BaseException, so that no handler of the library catches it."""
 
 
 def _overtime(*_: object) -> None:
@@ -72,7 +72,7 @@ def command(arguments: list[Any]) -> None:
 
 
 def attempt(use: Callable[[Source], object], source: Source) -> str | None:
-    """What is wrong with what a use did; None if nothing."""
+    """Runs a use; returns what is wrong with its result, or None."""
     refused = False
     signal.setitimer(signal.ITIMER_PROF, USE_SECONDS + BYTE_SECONDS * source.nbytes)
     try:

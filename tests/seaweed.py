@@ -123,7 +123,7 @@ class Seaweed:
         return False
 
     def client(self, bucket: str = "tests") -> Any:
-        """Of obstore: another pair of eyes."""
+        """A client of obstore, to look at objects without tensorglot."""
         config = {name: self.options[name] for name in ("endpoint", "access_key_id", "secret_access_key", "region")}
         return needs("obstore.store").S3Store(
             bucket, client_options={"allow_http": True, "timeout": "5s"}, retry_config={"max_retries": 0}, **config

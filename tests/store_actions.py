@@ -1,4 +1,4 @@
-"""What is interrupted in tests: the verbs of a store that write, on a store that is always the same.
+"""The actions that tests interrupt: the verbs of a store that write, always on the same store.
 
 `prepare` makes a folder with a store, another one to push to, and a bundle for it. An
 action changes it; `assert_intact` holds whatever happened to the action. As a program:

@@ -1,4 +1,4 @@
-"""A long run of what can go wrong with a store: `python tests/store_campaign.py [ROUNDS]`, or `make store-campaign`.
+"""A long run of races, faults and kills on stores: `python tests/store_campaign.py [ROUNDS]`, or `make store-campaign`.
 
 ROUNDS (1,000) rounds of two writers beside a collector, as many examples of the state
 machine, the machine on planted defects, and a kill at every file operation and at every
@@ -18,7 +18,7 @@ FULL = 1000
 
 
 def parts(rounds: int) -> dict[str, tuple[str, dict[str, str]]]:
-    """What is run: a name, tests, and the environment that makes them long."""
+    """The parts of the run: a name, tests, and the environment that makes them long."""
     return {
         f"{rounds:,} rounds of two writers and a collector": (
             "test_store_concurrency.py",

@@ -34,7 +34,7 @@ def piped(*args: str | os.PathLike[str], **changes: str) -> subprocess.Completed
 def on_terminal(
     *args: str | os.PathLike[str], columns: int = 80, env: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """The exit code, and all that stood on the terminal."""
+    """The exit code, and everything that was printed to the terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     process = subprocess.Popen(
@@ -53,7 +53,7 @@ def on_terminal(
 
 
 def wait_until_writing(pid: int, folder: Path) -> None:
-    """Until a process has a file or directory of its own in the folder, be it one without a name."""
+    """Waits until a process has opened a file or directory in the folder, named or not."""
     for _ in range(2000):
         if any(folder.glob(".tensorglot-*")):
             return

@@ -1,4 +1,4 @@
-"""A program or function under strace, which sees system calls that change something, and ends it at one of them."""
+"""Runs a program or function under strace, which lists system calls that change files, or kills it at one of them."""
 
 from __future__ import annotations
 

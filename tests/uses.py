@@ -42,7 +42,7 @@ class Source:
         return tg.open(self.path, format=self.format, **options)
 
     def copied(self) -> Path:
-        """A copy to be changed. Of what is no file there is none, and the verb has to say so."""
+        """A copy of the source to be changed. A source that is not a file is passed on: the verb has to refuse it."""
         if not isinstance(self.path, Path):
             return Path(self.path)
         if self.path.is_dir():

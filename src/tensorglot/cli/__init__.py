@@ -50,7 +50,7 @@ COMMANDS = {
     "edit": "Change the metadata and the tensors of a file.",
     "vectors": "Move vectors between files and MongoDB, and make them smaller.",
     "dynd": "Serialize values of any type to canonical bytes, and back.",
-    "store": "Keep every version of a checkpoint, in little more space than one.",
+    "store": "Keep every version of a checkpoint; only changes take space.",
     "report": "Write a page with pictures of every tensor, or of what changed.",
     "view": "Show such a page in the browser, for files of any size.",
     "formats": "List the formats and what each can read, write and store.",

@@ -46,6 +46,7 @@ TYPED = {
 _BY_TAG = {tag: ty.Scalar(BY_NAME[name]) for name, tag in TYPED.items()}
 _INT64, _FLOAT64, _BOOL = ty.Scalar(BY_NAME["int64"]), ty.Scalar(BY_NAME["float64"]), ty.Scalar(BY_NAME["bool"])
 
+# docs/dynd-format.md, "Profile A, for exchange": one encoding for each value.
 _PROFILE = cbor.Profile(
     indefinite=False,
     long_heads=False,
@@ -137,6 +138,7 @@ def from_exchange(data: bytes, limits: Limits) -> tuple[Type, bytes]:
     item = cbor.decode(data, _profile(limits))
     tagged = isinstance(item, cbor.Tag) and item.number == TAG
     type, raw = _dynd(*_pair(item), limits) if tagged else _item(item, limits)
+    # The type of a native value is inferred from the CBOR, so no parser has checked the length of its text.
     if len(str(type)) > limits.type_nbytes:
         raise LimitError(
             f"the type has {len(str(type))} characters; Limits.type_nbytes allows {limits.type_nbytes}",

@@ -133,6 +133,7 @@ def _check(value: Value, needs: list[int], tensor: Tensor) -> None:
     """Refuses columns that refer to elements that do not exist, or hold invalid values."""
     counts = value.counts()
     for node in value.plan.nodes:
+        # The parents need the first `needs` values of a node; its columns have `counts`.
         inside = needs[node.id] <= counts[node.id]
         if node.kind is Kind.LIST:
             starts, stops = value.lists(node)

@@ -1,7 +1,8 @@
 """The order of the pairs of a `map[K, V]`: by their serialized keys, none twice.
 
-Keys of 1, 2, 4 and 8 bytes are compared as big-endian integers, which have the order of
-their bytes; all others as bytes.
+Serialized keys are compared bytewise (docs/dynd-format.md, "The bytes of a value"). Keys of
+1, 2, 4 and 8 bytes are compared as big-endian integers, which have that order; all others
+as byte strings.
 """
 
 from __future__ import annotations

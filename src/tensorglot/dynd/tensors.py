@@ -63,6 +63,7 @@ def to_tensor(value: Value, name: str = "") -> Tensor:
 
 
 def _dense(value: Value, row: DType, shape: tuple[int, ...], name: str) -> Tensor:
+    # A dense value has REPEAT nodes, if it has many dims, above one BLOCK.
     leaf = next(value.array(node) for node in value.plan.nodes if node.kind is Kind.BLOCK)
     if row.numpy is None or len(shape) > NUMPY_RANK:
         flat = leaf.reshape(-1)
@@ -73,7 +74,8 @@ def _dense(value: Value, row: DType, shape: tuple[int, ...], name: str) -> Tenso
 def _columns(value: Value, node: Node) -> Iterator[tuple[str, DType, NDArray[Any]]]:
     if node.kind is Kind.BLOCK and node.atom is not None:
         array = value.array(node)
-        spare = node.atom.row.packed or node.atom.limit > 2  # a byte may hold more values than the element type has
+        # An element of fewer than 8 bits, or an optional bool (limit 3), takes a byte of more values than its type has.
+        spare = node.atom.row.packed or node.atom.limit > 2
         yield ("data", _BYTES, array.view(np.uint8)) if spare else ("data", node.atom.row, array)
     elif node.kind is Kind.CHAR:
         yield "data", _CODES, value.array(node)
@@ -93,6 +95,7 @@ def _as_offsets(lists: Lists) -> NDArray[np.int64] | None:
     """The starts and stops of lists as one array of offsets, a view if possible; None if there are gaps."""
     starts, stops = lists
     plain = starts.strides == stops.strides == (8,) and len(starts) == len(stops)
+    # Both are views of one array of offsets, as `lists_of` makes them: that array is used again.
     if plain and len(starts) and address(stops) - address(starts) == starts.itemsize:
         return np.lib.stride_tricks.as_strided(starts, (len(starts) + 1,))
     if len(starts) == 0 or np.array_equal(starts[1:], stops[:-1]):

@@ -87,6 +87,7 @@ class Value:
 
     def needs(self) -> list[int]:
         """How many values of each node are used, the last of them and all before it."""
+        # Parents come first in a plan, so the need of a node is known before that of its children.
         needs = [1] * len(self.columns)
         for node in self.plan.nodes:
             for child in node.children:
@@ -131,6 +132,7 @@ def take(root: Node, columns: Sequence[Column], picked: Picked) -> list[Column]:
         node, rows = stack.pop()
         column = columns[node.id]
         out.append(column if rows is None else _take_rows(column, rows))
+        # Lists and options refer to their child by position: below them the columns stay as they are (None).
         apart = rows is None or node.kind is Kind.LIST or (node.kind is Kind.OPTION and column is not None)
         inner = None if apart or rows is None else _repeat(rows, node.size) if node.kind is Kind.REPEAT else rows
         stack.extend((child, inner) for child in reversed(node.children))

@@ -17,7 +17,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import EllipsisType, TracebackType
+from types import EllipsisType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -115,9 +115,7 @@ class TensorStream:
     def __enter__(self) -> TensorStream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             if self._left:
                 raise InputError(
@@ -167,6 +165,7 @@ class Writer:
         open_target(target)  # writes nothing yet: a target that cannot be written is refused before any tensor is added
         beside = target if isinstance(target, Place) and not target.remote else None
         self._spool = tempfile.TemporaryFile() if beside is None else open_spool(beside)  # noqa: SIM115
+        # A descriptor of its own: spans of tensors refer to this source, and each is closed once.
         self._source = FileSource(os.dup(self._spool.fileno()))
         self._tensors: dict[str, Tensor] = {}
         self._streams: list[TensorStream] = []
@@ -233,9 +232,7 @@ class Writer:
     def __enter__(self) -> Writer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         else:
@@ -258,7 +255,7 @@ class Writer:
         if self._streams and not self._streams[-1].complete:
             raise InputError("the last stream is not complete: end its `with` block first", rule="writer.stream")
         self._spool.flush()
-        self._source.size = self._spool.tell()
+        self._source.size = self._spool.tell()  # it was 0 when the source was made
         options = replace(
             self._options,
             compression=self._override(self._options.compression, self._choices["compression"]),

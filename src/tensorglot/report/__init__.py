@@ -1,4 +1,4 @@
-"""Pictures of files: a report in one HTML file, the same served lazily, and a page that opens dropped files.
+"""Pictures of files: a report in one HTML file, a viewer for large files, and a page that opens dropped files.
 
     grid        a matrix as blocks: mean, minimum and maximum of each, in one pass
     data        the numbers of a page: the index as columns, a card for each tensor
@@ -8,8 +8,8 @@
     notebook    archives, tensors and results as small tables in Jupyter
     server      a page on localhost, whose cards are computed when they are opened
 
-`assets` has what the browser runs: HTML, CSS and plain JavaScript, without any request to
-elsewhere. Names and metadata of files are data there too: they reach the page as JSON,
+`assets` has what the browser runs: HTML, CSS and plain JavaScript that make no request to
+another host. Names and metadata of files are never markup: they reach the page as JSON,
 and the document as text nodes.
 """
 

@@ -1,8 +1,8 @@
 """The cards of one archive, or of two that are compared.
 
-A report compares everything before it makes cards. A viewer compares a tensor when its
-card is opened, and knows from the indexes which tensors are added, removed, or of another
-shape or type.
+A report compares all tensors before it makes cards. A viewer compares a tensor when its
+card is opened; which tensors are added, removed, or have another shape or type it knows
+from the indexes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Cards:
     two: Archive | None
     cells: int
     changes: Mapping[str, list[Change]] | None = None
-    """Those of all tensors; None if each is compared when it is asked for."""
+    """The changes of all tensors; None if a tensor is compared when its card is requested."""
 
     @property
     def names(self) -> list[str]:
-        """Those of the first archive, then those that only the second has."""
+        """The names of the first archive, then those that only the second has."""
         return [*self.one, *(name for name in self.two or () if name not in self.one)]
 
     def changes_of(self, name: str) -> list[Change]:

@@ -20,7 +20,7 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._dequantize import values_by_part
 from tensorglot.operations._jsonable import jsonable
 from tensorglot.operations.diff import Change, Diff
-from tensorglot.operations.listing import Entry, entries
+from tensorglot.operations.listing import entries
 from tensorglot.report.data import magnitudes
 from tensorglot.report.grid import Grid, GridShape, encode_plane
 
@@ -54,23 +54,18 @@ def in_short(changes: list[Change]) -> list[Any]:
 
 
 def index_changes(one: Archive, two: Archive, names: list[str]) -> dict[int, list[Any]]:
-    """What the indexes tell, by the position of the name: tensors that are added, removed, or dense of another kind."""
+    """The changes that the indexes show, by the position of the name: added, removed, another shape or type."""
     old, new = ({entry.name: entry for entry in entries(archive)} for archive in (one, two))
     found: dict[int, list[Any]] = {}
     for i, name in enumerate(names):
         if name not in old or name not in new:
             found[i] = [["added" if name in new else "removed"], None]
         elif old[name].layout == new[name].layout == "dense":
-            kinds = [
-                kind for kind, key in (("shape", "shape"), ("type", "dtype")) if _differ(old[name], new[name], key)
-            ]
+            pairs = {"shape": (old[name].shape, new[name].shape), "type": (old[name].dtype, new[name].dtype)}
+            kinds = [kind for kind, (before, after) in pairs.items() if before != after]
             if kinds:
                 found[i] = [kinds, None]
     return found
-
-
-def _differ(one: Entry, two: Entry, field: str) -> bool:
-    return bool(getattr(one, field) != getattr(two, field))
 
 
 def change_card(changes: list[Change], one: Archive, two: Archive, cells: int) -> list[dict[str, Any]]:
@@ -88,7 +83,7 @@ def _where(change: Change, one: Archive, two: Archive, cells: int) -> dict[str, 
     x, y = (_values(archive[change.tensor], part) for archive in (one, two))
     try:
         return _compare_blocks(x, y, cells)
-    except (FormatError, UnsupportedError):  # its card says what is wrong with it
+    except (FormatError, UnsupportedError):  # the card of the tensor shows the error
         return None
 
 
@@ -108,11 +103,7 @@ def _compare_blocks(
         share.add(changed)
         distance.add(apart)
     return {
-        "rows": shape.rows,
-        "columns": shape.columns,
-        "cellRows": shape.cell_rows,
-        "cellColumns": shape.cell_columns,
-        "split": shape.split,
+        **shape.to_dict(),
         "share": encode_plane(share.mean),
         "distance": encode_plane(np.where(distance.finite > 0, distance.high, np.nan)),
     }
@@ -121,7 +112,7 @@ def _compare_blocks(
 def _differences(
     ones: Iterator[NDArray[Any]], twos: Iterator[NDArray[Any]]
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """For each block of elements: 1 where they are not the same number, and how far they are apart."""
+    """For each block of elements: 1 for each pair that differs, else 0; and the absolute differences."""
     for one, two in zip(ones, twos, strict=True):
         if one.dtype != two.dtype:
             one, two = one.astype(np.float64), two.astype(np.float64)

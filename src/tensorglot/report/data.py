@@ -31,13 +31,13 @@ __all__ = ["QUANTILES", "card", "cells_for", "describe", "magnitudes", "spark"]
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 _BINS = range(8, 61)
-"""Bins of a histogram: at least and at most."""
+"""Least and most bins of a histogram."""
 _SPARK_BINS = 20
 _BLOCK_COUNT = 1 << 17
 _CELLS = range(256, 4097)
-"""Cells of a heat map: at least and at most."""
+"""Least and most cells of a heat map."""
 _HEAT_NBYTES = 8 << 20
-"""Size of all heat maps of a report together, where that leaves each enough cells."""
+"""Size of all heat maps of a report together, unless that leaves them fewer cells than the least."""
 _CELL_NBYTES = 8
 """Three planes of 16 bits, in base64."""
 _NO_SPANS: list[list[int]] = [[], [], [], []]
@@ -49,7 +49,7 @@ def cells_for(tensors: int) -> int:
 
 
 def describe(archive: Archive, path: str) -> dict[str, Any]:
-    """The file in columns, with an entry for each tensor; and its spans, with one for each part that has a place."""
+    """The file as columns with an entry for each tensor, and as spans with an entry for each part at a known place."""
     rows = entries(archive)
     summary = summarize(archive).to_dict() if archive.format != "memory" else {"format": "memory"}
     virtual = summary.get("checked_by") == "block"  # a commit: its blocks are in packs, in another order
@@ -70,7 +70,7 @@ def describe(archive: Archive, path: str) -> dict[str, Any]:
 
 
 def _kind(row: Entry) -> str | None:
-    """Which checksum, not its digest: `crc32c`."""
+    """The algorithm of the checksum, such as `crc32c`, without the digest."""
     return None if row.checksum is None else row.checksum.partition(":")[0]
 
 
@@ -114,7 +114,7 @@ def _places(index: Index, row: int, source: Source, begin: int, end: int) -> lis
         return [(None, begin, end)]
     try:
         return list(codec.places(source))
-    except FormatError:  # its card says what is wrong with it
+    except FormatError:  # the card of the tensor shows the error
         return []
 
 
@@ -171,7 +171,7 @@ def _numbers(part: Part, values: Iterable[NDArray[Any]], cells: int) -> dict[str
 
 
 def _bins(distribution: Distribution) -> int:
-    """Fewer for few values, by the square-root rule; integers of a small range have one each in any case."""
+    """Fewer bins for few values, by the square-root rule. Integers of a small range have a bin each in any case."""
     if distribution.whole:
         return _BINS[-1]
     return min(max(math.isqrt(distribution.count), _BINS[0]), _BINS[-1])
@@ -187,13 +187,10 @@ def magnitudes(block: NDArray[Any]) -> NDArray[np.float64]:
 
 def _encode(grid: Grid) -> dict[str, Any]:
     shape = grid.shape
+    # With one element in each cell, minimum and maximum are the mean.
     single = (shape.rows, shape.columns) == (shape.cell_rows, shape.cell_columns)
     return {
-        "rows": shape.rows,
-        "columns": shape.columns,
-        "cellRows": shape.cell_rows,
-        "cellColumns": shape.cell_columns,
-        "split": shape.split,
+        **shape.to_dict(),
         "mean": encode_plane(grid.mean),
         "min": None if single else encode_plane(np.where(grid.finite > 0, grid.low, np.nan)),
         "max": None if single else encode_plane(np.where(grid.finite > 0, grid.high, np.nan)),

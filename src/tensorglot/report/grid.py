@@ -1,8 +1,8 @@
-"""A tensor as a matrix of at most so many cells, each the mean, minimum and maximum of a block of elements.
+"""A tensor as a matrix with a bounded number of cells, each with mean, minimum and maximum of a block of elements.
 
-No element is left out: a single outlier or NaN shows in its cell. The axes are split in
-two groups, rows and columns, where the matrix is closest to a square. Elements arrive in
-C order, in pieces of any length.
+Every element counts: a single outlier or NaN shows in its cell. The axes are split into
+two groups, rows and columns, so that the matrix is as close to a square as possible.
+Elements arrive in C order, in pieces of any length.
 """
 
 from __future__ import annotations
@@ -39,13 +39,23 @@ class GridShape:
 
     @classmethod
     def of(cls, shape: Sequence[int], cells: int) -> GridShape:
-        """For a tensor that is not empty; `cells` is the most there may be."""
+        """The grid of a tensor that is not empty, with at most `cells` cells."""
         split = (
             min(range(len(shape) + 1), key=lambda k: abs(_log(shape[:k]) - _log(shape[k:]))) if len(shape) > 1 else 0
         )
         rows, columns = math.prod(shape[:split]), math.prod(shape[split:])
         cell_columns = min(columns, _VECTOR_CELLS if rows == 1 else max(1, cells // min(rows, math.isqrt(cells))))
         return cls(rows, columns, min(rows, max(1, cells // cell_columns)), cell_columns, split)
+
+    def to_dict(self) -> dict[str, int]:
+        """The shape as the page reads it."""
+        return {
+            "rows": self.rows,
+            "columns": self.columns,
+            "cellRows": self.cell_rows,
+            "cellColumns": self.cell_columns,
+            "split": self.split,
+        }
 
 
 def _log(sizes: Sequence[int]) -> float:
@@ -83,6 +93,7 @@ class Grid:
         """The next elements."""
         columns = self.shape.columns
         while len(values):
+            # At the start of a row all whole rows at once, else the rest of the row.
             row, column = divmod(self._done, columns)
             whole = len(values) // columns if column == 0 else 0
             count = whole * columns or min(len(values), columns - column)
@@ -91,7 +102,10 @@ class Grid:
             values = values[count:]
 
     def _add_block(self, block: Plane, row: int, column: int) -> None:
-        """Rows first: reducing whole rows is fast, and leaves few."""
+        """Adds a block of elements that begins at `row` and `column`.
+
+        Rows are reduced first: that is fast, and leaves few values for the columns.
+        """
         rows, row_starts = _segments(self._rows, row, block.shape[0])
         columns, column_starts = _segments(self._columns, column, block.shape[1])
 
@@ -121,7 +135,7 @@ class Grid:
 
     @property
     def mean(self) -> Plane:
-        """NaN in cells without finite values. A sum beyond float64 is taken as the nearest extreme."""
+        """Mean of the finite values of each cell, NaN without any. If a sum overflows, the mean is the extreme."""
         with np.errstate(invalid="ignore"):
             means = self._total / np.where(self.finite, self.finite, np.nan)
         return np.where(self.finite > 0, np.clip(means, self.low, self.high), np.nan)
@@ -140,6 +154,7 @@ def encode_plane(plane: Plane) -> dict[str, Any]:
     if not known.any():
         return {"low": 0.0, "high": 0.0, "levels": _base64(np.zeros(plane.size, "<u2"))}
     low, high = float(plane[known].min()), float(plane[known].max())
+    # Halves, because the range may exceed float64.
     share = np.zeros(plane.shape) if low == high else (plane / 2 - low / 2) / (high / 2 - low / 2)
     levels = np.where(known, 1 + np.rint(np.where(known, share, 0.0) * _LEVELS), 0).astype("<u2")
     return {"low": low, "high": high, "levels": _base64(levels)}

@@ -1,9 +1,9 @@
-"""Values in a notebook: the HTML of an archive, a tensor, and of what verbs return.
+"""Values in a notebook: the HTML of an archive, a tensor, and of the results of verbs.
 
 Each is a small table with the styles of the notebook, numbers aligned to the right, and
-one line above it. All text
-from files is escaped twice: unprintable characters as elsewhere (`escape`), then for
-HTML. Reads an index, never a value. A table has a bounded number of rows.
+one line above it. All text from files is escaped twice: unprintable characters as
+elsewhere (`escape`), then for HTML. Reads an index, never a value. A table has a bounded
+number of rows.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _fields(title: str, fields: dict[str, object]) -> str:
 
 
 def _public(value: Any) -> dict[str, object]:
-    """The fields of a dataclass that have something to say; numbers of bytes with their unit."""
+    """The fields of a dataclass that are not empty; numbers of bytes with their unit."""
     fields: dict[str, object] = {}
     for name in value.__dataclass_fields__:
         found = getattr(value, name)
@@ -91,7 +91,7 @@ def _tensor_cells(tensor: Tensor) -> tuple[object, ...]:
 
 
 def _name(name: str) -> str:
-    """A name in a table, where nothing would be seen of an empty one: as errors have it."""
+    """A name in a table. An empty name is shown as '', as in errors."""
     return name or "''"
 
 

@@ -1,9 +1,9 @@
-"""The numbers and the assets as one HTML file, which requests nothing from elsewhere.
+"""The numbers and the assets as one HTML file, which makes no request to another host.
 
 Numbers are JSON in inert script elements, in ASCII, with `<` escaped: nothing in a file
-can end the element. A policy in the page forbids every request, and every script but the
-one whose hash it has. Cards are written as they are computed, and parsed when they are
-opened.
+can end the element. The page's Content-Security-Policy forbids every request, and every
+script but the one whose hash it has. Cards are written as they are computed, and parsed
+when they are opened.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tensorglot.threads import ordered_map
 __all__ = ["CARDS_TOGETHER", "Mode", "name_of", "numbers", "opener", "shell", "title_of", "write"]
 
 Mode: TypeAlias = Literal["report", "view", "open"]
-"""Cards are in the page; requested from the server; or absent, as the file is read by the browser."""
+"""report: cards are in the page; view: they are requested from the server; open: the browser reads dropped files."""
 
 CARDS_TOGETHER = 32
 """Cards in one script element, parsed together."""
@@ -98,7 +98,7 @@ def opener(target: Writable, *, storage_options: Mapping[str, Any] | None = None
 
 
 def name_of(source: Given) -> str:
-    """What to call a source on the page."""
+    """The name of a source on the page."""
     if isinstance(source, (str, os.PathLike)):
         return as_place(source).shown
     path = getattr(getattr(source, "source", None), "path", None)
@@ -163,5 +163,5 @@ def _page(one: Archive, two: Archive | None, paths: tuple[str, str], progress: P
 
 
 def _is_odd(made: dict[str, Any]) -> bool:
-    """Whether a tensor deserves a look: NaN, Inf, or values that cannot be read."""
+    """Whether a tensor has NaN, Inf, or values that cannot be read: the summary of the page lists it."""
     return any(part.get("nan") or part.get("inf") or part.get("problem") for part in made["parts"])

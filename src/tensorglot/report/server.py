@@ -1,4 +1,4 @@
-"""A page on localhost, whose cards are computed when they are opened: for files too large for a report.
+"""A page on localhost whose cards are computed when they are opened, for files too large for a report.
 
 Anything on this machine can connect to a port of localhost, and any web page can make a
 browser do so. So every address contains a random token, and a request with another token
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 from tensorglot.arguments import as_integer
@@ -71,9 +70,7 @@ class Viewer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -83,7 +80,7 @@ class Viewer:
         port = self._server.server_port
         if host not in (f"127.0.0.1:{port}", f"localhost:{port}"):
             return _refuse(HTTPStatus.FORBIDDEN, "wrong Host header")
-        _, token, *rest = (*path.split("/"), "", "")
+        _, token, *rest = (*path.split("/"), "", "")  # two more, so that a short path can be unpacked
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             return _refuse(HTTPStatus.FORBIDDEN, "the address has no valid token")
         match rest:
@@ -110,7 +107,7 @@ class Viewer:
         return self._cards.card(name) | self._change(name)
 
     def _change(self, name: str) -> dict[str, Any]:
-        """What the map and the list show of a change."""
+        """The part of a card that the map and the list of the page need."""
         changes = self._cards.changes_of(name)
         return {"changed": in_short(changes) if changes else None}
 

@@ -18,7 +18,7 @@ __all__ = ["command"]
 
 @click.group
 def command() -> None:
-    """Keep every version of a checkpoint, in little more space than one.
+    """Keep every version of a checkpoint; only changes take space.
 
     STORE is a directory or a URL. A ref names the newest commit of a branch and moves
     with each new commit; a tag stays. A commit is named by a ref, a tag, its CID or the

@@ -92,6 +92,7 @@ def _child_times(node: Node, column: Column, times: NDArray[np.int64], need: int
     return np.repeat(times, node.size) if node.kind is Kind.REPEAT else times
 
 
+# docs/dynd-format.md, "Refused when reading": one function below for each rule about values.
 def _faults(value: Value, limits: Limits) -> Iterator[Fault]:
     for node in value.plan.nodes:
         if node.kind is Kind.BLOCK and node.block.check != "any":
@@ -141,6 +142,7 @@ def _fault_in(node: Node, number: int, rule: str, message: str) -> Fault:
 
 def _is_below(words: NDArray[np.uint64], end: int) -> Any:
     """Which 128-bit integers, given as low and high half, are less than `end`."""
+    # The high halves decide, as signed integers; if they are equal, the low halves, as unsigned ones.
     low, high = words[:, 0], words[:, 1].view(np.int64)
     return (high < end >> 64) | ((high == end >> 64) & (low < np.uint64(end & ((1 << 64) - 1))))
 
@@ -186,6 +188,7 @@ def _text_faults(kind: FixedString, raw: NDArray[np.uint8]) -> Iterator[tuple[in
 def _bad_units(units: NDArray[Any], *, wide: bool) -> Any:
     if wide:
         return np.any((units > 0x10FFFF) | ((units >= 0xD800) & (units < 0xE000)), axis=1)
+    # UTF-16: a high surrogate must be followed by a low one, and a low one follows a high one.
     high = (units >= 0xD800) & (units < 0xDC00)
     low = (units >= 0xDC00) & (units < 0xE000)
     return np.any(high[:, :-1] != low[:, 1:], axis=1) | low[:, 0] | high[:, -1]

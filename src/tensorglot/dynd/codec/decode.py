@@ -40,6 +40,7 @@ SAMPLE_NBYTES = 4 << 10
 """Input to read before the size of a column is extrapolated from it."""
 STEP = 64 << 10
 
+# docs/dynd-format.md, "Varint" and "Refused when reading": what the kernel itself finds.
 _REFUSALS = {
     kernel.LONG: ("dynd.varint.long", "a varint has more than nine bytes"),
     kernel.PADDED: ("dynd.varint.minimal", "a varint is not in its shortest form"),
@@ -59,6 +60,7 @@ def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
         raise LimitError(message, rule="dynd.depth", offset=start)
     if plan.root.charge > limits.void_count:
         raise void_error(limits, start)
+    # Values of a fixed size in memory become views without running the kernel.
     value = _whole(source, plan) or _Reader(source, plan, limits, depth).value()
     fault = first_fault(value, limits)
     if fault is not None:

@@ -90,7 +90,7 @@ def _memory_around(value: Value, root: Node, count: int) -> Raw | None:
         node = inside[0]
     leaf = value.array(node)
     owner = leaf
-    while isinstance(owner.base, np.ndarray):
+    while isinstance(owner.base, np.ndarray):  # the array that owns the memory of all views
         owner = owner.base
     if nbytes == 0 or not owner.flags.c_contiguous or owner.dtype.hasobject:
         return None
@@ -113,5 +113,6 @@ def is_missing(node: Node, values: NDArray[Any]) -> Any:
     """An array of bools: which of the values of an OPTION have the bits of a missing value."""
     atom = node.block
     width = min(8, atom.nbytes)
+    # Compared as unsigned integers: a float's sentinel is a NaN, which equals nothing.
     words = np.ascontiguousarray(values).reshape(-1).view(f"<u{width}").reshape(-1, atom.nbytes // width)
     return np.all(words == np.frombuffer(atom.sentinel or b"", f"<u{width}"), axis=1)

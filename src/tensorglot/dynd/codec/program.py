@@ -95,6 +95,7 @@ def _assemble(ops: list[Op], depth: int) -> Program:
     children: list[int] = []
     child_of = []
     for op in ops:
+        # The kernel has one child per row; a SEQUENCE instead has its place in the list of all children.
         several = op.code == kernel.SEQUENCE
         child_of.append(len(children) if several else op.children[0] if op.children else 0)
         children += op.children if several else ()

@@ -63,6 +63,7 @@ def python_type(value: Any) -> Type:
 
 def _check_finite(value: Any) -> None:
     """Refuses containers that contain themselves, or nest deeper than any type. Each is visited once."""
+    # Depth first without recursion: `around` has the containers that are open, `done` those that are finished.
     around: set[int] = set()
     done: set[int] = set()
     stack = [(value, False)]
@@ -88,6 +89,7 @@ def _containers(value: Any) -> list[Any]:
         inner = value.reshape(-1).tolist() if value.dtype.hasobject else ()
     else:
         inner = value if _is_list(value) else ()
+    # By class, not by element: a list of a million numbers has no containers in it, which its classes tell.
     kinds = {kind for kind in set(map(type, inner)) if issubclass(kind, Mapping | Sequence | np.ndarray)}
     kinds -= {str, bytes, bytearray, memoryview}
     return [item for item in inner if type(item) in kinds] if kinds else []

@@ -107,6 +107,7 @@ def _option(node: Node, values: NDArray[Any]) -> tuple[NDArray[np.int64] | None,
     if not has_masked(values):
         return None, counts
     index = _present(values)
+    # Both masked elements and NaT are missing; the index says so, and 0 takes their place.
     index[np.isnat(np.asarray(values))] = -1
     return index, np.where(index < 0, 0, counts)
 
@@ -141,6 +142,7 @@ def _block(node: Node, atom: Atom, values: NDArray[Any]) -> NDArray[Any]:
         return values
     if kind.kind in "mM" and isinstance(atom.type, Date | Unit):
         return counts_of_array(atom.type, values)
+    # Elements of another type are converted like Python numbers, with the same checks of range.
     flat = values.reshape(-1)
     return atoms_to_array(atom, flat.astype(kind.newbyteorder("="))).reshape((*values.shape, *atom.tail))
 

@@ -74,6 +74,7 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
 
 def _boxes(boxes: list[Value]) -> list[Value]:
     """The values in an `array[T]`; an error if they are nested deeper than a reader accepts."""
+    # Level by level: the boxes inside the boxes, until there are none.
     level = boxes
     for _ in range(DEFAULT.type_depth):
         level = [

@@ -26,10 +26,12 @@ __all__ = ["block_rows", "to_numpy"]
 
 def to_numpy(value: Value) -> NDArray[Any]:
     """The value as an array."""
+    # The minimum of int64 is NaT to NumPy: a present value with these bits would turn into a missing one.
     for node in value.plan.nodes:
         times = node.kind is Kind.BLOCK and isinstance(node.temporal, Unit) and not node.block.optional
         if times and value.array(node).min(initial=0) == np.iinfo(np.int64).min:
             raise _refuse(f"the smallest {node.type} would become NaT in NumPy: use .tolist()")
+    # Outer dims become axes; the rows of the node below them are made at once.
     node, begin, count = value.plan.root, 0, 1
     dims: tuple[int, ...] = ()
     if node.kind is Kind.LIST:

@@ -281,7 +281,7 @@ def _slice(found: _Rows, item: slice | Positions, rest: list[Item]) -> _Batch:
         whole = _Batch(Fixed(len(picked), inner.type), count, inner.columns)
         root, columns = whole.spread()
         column = columns[root.id]
-        if root.kind is Kind.BLOCK and isinstance(column, np.ndarray):
+        if root.kind is Kind.BLOCK and isinstance(column, np.ndarray):  # the new dim is an axis of the array
             return _Batch(whole.type, count, (column.reshape((count, *root.shape, *root.block.tail)),))
         return whole
     if isinstance(item, slice) and item.step in (None, 1) and not rest:
@@ -290,6 +290,7 @@ def _slice(found: _Rows, item: slice | Positions, rest: list[Item]) -> _Batch:
         lists = Lists(starts + begins, starts + begins + lengths)
         elements = _batch(found.node, found.columns, slice(0, int(lists.stops.max(initial=0))))
         return _Batch(Var(elements.type), count, (lists, *elements.columns))
+    # A step, a list, or a rest of the index: the rows of each list are gathered one list at a time.
     places = [start + _positions(item, size) for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
     inner = _select(found.take(np.concatenate([np.empty(0, np.int64), *places])), rest)
     return _Batch(Var(inner.type), count, (lists_of_sizes(map(len, places), count), *inner.columns))
