@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import LimitError, TensorglotError
 from tensorglot.memory import cut
-from tensorglot.model.dtypes import TABLE
 
 __all__ = [
     "PIECE_NBYTES",
@@ -507,8 +506,6 @@ def _exhaust(chunks: Iterator[Any]) -> None:
 
 def join_arrays(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> bytes:
     """The bytes of C-contiguous arrays one after the other, each behind its pad."""
-    if any(dtype in _CARRIERS for dtype in {array.dtype for array in arrays}):
-        arrays = [array.view(_CARRIERS.get(array.dtype, array.dtype)) for array in arrays]
     if pads is not None and any(pads):
         return b"".join(cast("list[bytes]", [piece for pair in zip(pads, arrays, strict=True) for piece in pair]))
     return b"".join(cast("list[bytes]", arrays))
@@ -540,12 +537,6 @@ def as_bytes(data: Any) -> memoryview:
         return data.reshape(-1).view(np.uint8).data
     view = memoryview(data)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
-
-
-_CARRIERS = {
-    row.numpy: np.dtype(f"u{row.numpy.itemsize}") for row in TABLE if row.numpy is not None and row.numpy.kind == "V"
-}
-"""Types of ml_dtypes export no buffer; these do, and are as wide."""
 
 
 def _plain(array: NDArray[Any]) -> bool:

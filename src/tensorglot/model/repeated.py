@@ -91,8 +91,11 @@ def _total(sizes: NDArray[np.int64]) -> int:
 def _rows_by_source(index: Index) -> Iterator[tuple[bool, NDArray[np.int64]]]:
     """The rows in each file, and whether it is another one than that of the index. Rows in memory are left out."""
     if index.payloads is None and not index.sources:
-        if (index.begins[1:] < index.ends[:-1]).any():  # else none is inside another
-            yield False, np.arange(len(index.dtypes))
+        begins, ends = index.begins, index.ends
+        if np.count_nonzero(begins[1:] < ends[:-1]):
+            order = begins.argsort(kind="stable")
+            if np.count_nonzero(begins[order[1:]] < ends[order[:-1]]):  # else none is inside another
+                yield False, order
         return
     found: dict[Source | None, list[int]] = {}
     for row in range(len(index.dtypes)):
