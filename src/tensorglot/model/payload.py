@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import LimitError, TensorglotError
 from tensorglot.memory import cut
-from tensorglot.model.dtypes import TABLE
 
 __all__ = [
     "PIECE_NBYTES",
@@ -516,8 +515,6 @@ def _exhaust(chunks: Iterator[Any]) -> None:
 
 def join_arrays(arrays: list[NDArray[Any]], pads: Sequence[bytes] | None = None) -> bytes:
     """The bytes of C-contiguous arrays, concatenated, each preceded by its pad."""
-    if any(dtype in _CARRIERS for dtype in {array.dtype for array in arrays}):
-        arrays = [array.view(_CARRIERS.get(array.dtype, array.dtype)) for array in arrays]
     if pads is not None and any(pads):
         return b"".join(cast("list[bytes]", [piece for pair in zip(pads, arrays, strict=True) for piece in pair]))
     return b"".join(cast("list[bytes]", arrays))
@@ -549,12 +546,6 @@ def as_bytes(data: Any) -> memoryview:
         return data.reshape(-1).view(np.uint8).data
     view = memoryview(data)
     return view if view.format == "B" and view.ndim == 1 else view.cast("B")
-
-
-_CARRIERS = {
-    row.numpy: np.dtype(f"u{row.numpy.itemsize}") for row in TABLE if row.numpy is not None and row.numpy.kind == "V"
-}
-"""For the types of ml_dtypes, which export no buffer, an integer type of the same width, which does."""
 
 
 def _plain(array: NDArray[Any]) -> bool:

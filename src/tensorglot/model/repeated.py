@@ -92,8 +92,11 @@ def _total(sizes: NDArray[np.int64]) -> int:
 def _rows_by_source(index: Index) -> Iterator[tuple[bool, NDArray[np.int64]]]:
     """For each file its rows, and whether it is another file than the index's. Rows in memory are left out."""
     if index.payloads is None and not index.sources:
-        if (index.begins[1:] < index.ends[:-1]).any():  # rows in order without overlap, the common case, share nothing
-            yield False, np.arange(len(index.dtypes))
+        begins, ends = index.begins, index.ends
+        if np.count_nonzero(begins[1:] < ends[:-1]):  # rows in order without overlap, the common case, share nothing
+            order = begins.argsort(kind="stable")
+            if np.count_nonzero(begins[order[1:]] < ends[order[:-1]]):  # else none is inside another
+                yield False, order
         return
     found: dict[Source | None, list[int]] = {}
     for row in range(len(index.dtypes)):

@@ -44,6 +44,8 @@ EXPANSION = 1 << 15
 
 _BITS = np.ones(256, np.int64)
 _BITS[: len(TABLE)] = [dtype.bits for dtype in TABLE]
+_COUNTS_MAX = (SIZE_END - 8) // _BITS
+"""Elements that fit in 2**63 bytes, by dtype code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Region:
     """The span of a file that blobs may use."""
 
     alignment: int
+    """A power of two."""
     first: int
     """Lowest offset of a blob that is not empty."""
     end: int
@@ -100,6 +103,8 @@ def check_limits(catalogue: Catalogue, limits: Limits) -> None:
 
 def check_dense(catalogue: Catalogue) -> None:
     """Checks that every dense tensor has one part, `data`."""
+    if not catalogue.parts and catalogue.first_rows is None:
+        return
     broken = np.zeros(len(catalogue.dtypes), np.bool_)
     broken[list(catalogue.parts)] = True
     if catalogue.first_rows is not None:
@@ -125,7 +130,7 @@ def check_sizes(catalogue: Catalogue) -> None:
         is_dense[catalogue.first_rows[tensors]] = True
         dense &= is_dense
     bits = _BITS[catalogue.dtypes]
-    refuse_row(catalogue, dense & (counts > (SIZE_END - 8) // bits), "ztensor.shape.product", overflow)
+    refuse_row(catalogue, dense & (counts > _COUNTS_MAX[catalogue.dtypes]), "ztensor.shape.product", overflow)
     expected = (counts * bits + 7) >> 3
     stored = catalogue.encodings == RAW
     if np.count_nonzero(stored) == len(stored):
@@ -157,8 +162,8 @@ def check_places(
     if rows is not None:
         begins, sizes = begins[rows], sizes[rows]
     ends = begins + sizes
-    for begin, end in others:
-        begins, ends = np.append(begins, begin), np.append(ends, end)
+    if others:
+        begins, ends = (np.concatenate(pair) for pair in zip((begins, ends), zip(*others, strict=True), strict=True))
 
     def refuse(broken: NDArray[np.bool_], rule: str, message: str, kind: type[FormatError] = FormatError) -> None:
         if np.count_nonzero(broken):
@@ -169,7 +174,7 @@ def check_places(
             raise _refusal(catalogue, rule, message, catalogue.row_places[row], catalogue.tensor_of(row), kind)
 
     refuse(
-        (begins % region.alignment != 0) | (begins < region.least),
+        ((begins & (region.alignment - 1)) != 0) | (begins < region.least),
         "ztensor.blob.alignment",
         f"the blob must begin at a multiple of {region.alignment}, at {region.least} or later",
     )

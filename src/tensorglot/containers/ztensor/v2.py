@@ -199,8 +199,8 @@ def _catalogue(found: Scanned) -> Catalogue:
     """Translates the objects; checks that dtype and logical type of each part go together (§4)."""
     objects, parts = found.records, found.parts
     storage, logical = parts.codes["dtype"], parts.codes["type"]
-    typed = (logical > 0) & (logical != kernel.UNKNOWN)
-    dtypes = np.where(logical > 0, _LOGICAL[logical], _STORAGE[storage])
+    any_logical = bool(np.count_nonzero(logical))
+    dtypes = np.where(logical > 0, _LOGICAL[logical], _STORAGE[storage]) if any_logical else _STORAGE[storage]
     encodings = _ENCODINGS[parts.codes["encoding"]]
     begins, sizes = parts.numbers["blob"]
     layouts = found.texts(objects, objects.codes["layout"] != _DENSE, "layout")
@@ -222,35 +222,37 @@ def _catalogue(found: Scanned) -> Catalogue:
     rules.refuse_row(
         catalogue, storage == kernel.UNKNOWN, "ztensor.entry.dtype", f"unknown dtype (known: {', '.join(_DTYPES)})"
     )
-    wrong = typed & (_STORED_AS[logical] != storage)
-    if wrong.any():
-        row = int(wrong.argmax())
-        name, (_, needed) = list(LOGICAL_2.items())[logical[row] - 1]
-        message = f"logical type {name} needs dtype {needed}, found {_DTYPES[storage[row] - 1]}"
-        rules.refuse_row(catalogue, wrong, "ztensor.entry.type", message)
+    if any_logical:
+        wrong = (logical > 0) & (logical != kernel.UNKNOWN) & (_STORED_AS[logical] != storage)
+        if np.count_nonzero(wrong):
+            row = int(wrong.argmax())
+            name, (_, needed) = list(LOGICAL_2.items())[logical[row] - 1]
+            message = f"logical type {name} needs dtype {needed}, found {_DTYPES[storage[row] - 1]}"
+            rules.refuse_row(catalogue, wrong, "ztensor.entry.type", message)
     rules.refuse_row(
         catalogue,
         (encodings == RAW) != (catalogue.nbytes < 0),
         "ztensor.entry.decoded",
         "'encoding' and 'decoded_length' must be given together",
     )
-    unknown = found.texts(parts, logical == kernel.UNKNOWN, "type")
+    unknown = found.texts(parts, logical == kernel.UNKNOWN, "type") if any_logical else {}
     catalogue.unknown_dtypes |= {row: f"{name}{OVER}{_DTYPES[storage[row] - 1]}" for row, name in unknown.items()}
     rules.check_dense(catalogue)
-    wrong_index = np.zeros(parts.rows, np.bool_)
-    for tensor, layout in layouts.items():
-        for row in catalogue.rows(tensor) if layout in (CSR, COO) else ():
-            if catalogue.parts.get(row) != "values":
-                wrong_index[row] = _DTYPES[storage[row] - 1] not in ("u32", "u64") or logical[row] > 0
-    rules.refuse_row(catalogue, wrong_index, "layout.index", "the indices of a sparse tensor must be u32 or u64")
+    if layouts:
+        wrong_index = np.zeros(parts.rows, np.bool_)
+        for tensor, layout in layouts.items():
+            for row in catalogue.rows(tensor) if layout in (CSR, COO) else ():
+                if catalogue.parts.get(row) != "values":
+                    wrong_index[row] = _DTYPES[storage[row] - 1] not in ("u32", "u64") or logical[row] > 0
+        rules.refuse_row(catalogue, wrong_index, "layout.index", "the indices of a sparse tensor must be u32 or u64")
     return catalogue
 
 
 def _check_shapes(catalogue: Catalogue) -> None:
     """§3.2: at most 64 dimensions, a product below 2**64; dimensions after a zero may be of any size."""
-    ranks = np.diff(catalogue.dim_offsets)
+    ranks = catalogue.dim_offsets[1:] - catalogue.dim_offsets[:-1]
     rules.refuse_tensor(catalogue, ranks > RANK, "ztensor.shape.rank", f"more than {RANK} dimensions")
-    for tensor in np.flatnonzero(catalogue.counts < 0).tolist():
+    for tensor in (catalogue.counts < 0).nonzero()[0].tolist():
         cursor = cbor.Cursor(catalogue.data, base=catalogue.base, pos=int(catalogue.places[tensor]))
         cursor.skip()
         cursor.pos = cursor.fields("object", others=True)["shape"]
