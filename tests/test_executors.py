@@ -132,6 +132,20 @@ class TestResults:
         tg.convert(tmp_path / "a.zt", tmp_path / "b.zt", executor=executor)
         assert (tmp_path / "a.zt").read_bytes() == (tmp_path / "b.zt").read_bytes()
 
+    @pytest.mark.parametrize("compression", [None, "zstd"])
+    @pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+    def test_parts_of_tied_tensors_stay_shared(
+        self, format: str, compression: str | None, tmp_path: Path, executor: Executor
+    ) -> None:
+        ragged, dense = tg.dynd.array([[1, 2], [], [3]]), np.arange(7.0)
+        tensors = {"ragged": ragged, "again": ragged, "dense": dense, "same": dense}
+        tg.save(tmp_path / "a.zt", tensors, format=format, compression=compression)
+        for target in ("ztensor@0.1", "ztensor@2"):
+            for dtype in (None, {"dense": "float32", "same": "float32"}):
+                tg.convert(tmp_path / "a.zt", tmp_path / "b.zt", format=target, dtype=dtype)
+                tg.convert(tmp_path / "a.zt", tmp_path / "c.zt", format=target, dtype=dtype, executor=executor)
+                assert (tmp_path / "c.zt").read_bytes() == (tmp_path / "b.zt").read_bytes()
+
     def test_progress_reaches_the_end(self, folder: Path, tmp_path: Path, executor: Executor) -> None:
         for verb in (
             lambda **options: tg.convert(folder / "a.bt", tmp_path / "x.bt", executor=executor, **options),

@@ -240,3 +240,25 @@ def test_the_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(tg.TruncatedError) as caught:
         tg.open(path.read_bytes())
     assert caught.value.path is None
+
+
+def test_a_relative_path_in_a_directory_that_was_removed_is_named(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    uses: list[Callable[[], object]] = [
+        lambda: tg.open("x.bt"),
+        lambda: tg.save("x.bt", {"w": np.ones(3)}),
+        lambda: tg.convert(target, "x.bt"),
+        lambda: tg.split(target, "x.bt"),
+        lambda: tg.merge([target], "x.bt"),
+        lambda: tg.store.Store.create("x.bt"),
+        lambda: tg.Writer("x.bt"),
+    ]
+    for use in uses:
+        with pytest.raises(FileNotFoundError) as caught:
+            use()
+        assert caught.value.filename == "x.bt"

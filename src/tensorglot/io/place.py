@@ -78,7 +78,14 @@ class Place:
 
 def absolute(path: str) -> str:
     """The path, valid in any working directory. Links in it are not resolved."""
-    return path if path.startswith(os.sep) else os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+    if path.startswith(os.sep):
+        return path
+    try:
+        folder = os.getcwd()  # noqa: PTH109
+    except OSError as error:  # the working directory was removed
+        error.filename = path
+        raise
+    return os.path.join(folder, path)  # noqa: PTH118
 
 
 def as_place(place: object, options: Given = None) -> Place:

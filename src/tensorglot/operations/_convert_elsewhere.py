@@ -30,6 +30,7 @@ from tensorglot.io.place import Place
 from tensorglot.io.sink import AtomicFile, Writable, name_in_errors, write_at
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
+from tensorglot.model.payload import location
 from tensorglot.operations._conversion_plan import Plan, Step
 from tensorglot.operations._convert_archive import Account, accounts_of, make_archive, row_bytes
 from tensorglot.operations._convert_parts import Elsewhere, upload_converted
@@ -63,7 +64,7 @@ def convert_elsewhere(elsewhere: Elsewhere, target: Writable) -> list[Account]:
                         file.write([chunk])
                 return _fill(elsewhere, file.path, offsets)
     with _staging_file(target) as path:
-        index = _decoded(converted.index, plan)
+        index = _decoded(converted)
         accounts = _fill(elsewhere, path, index.begins)
         staged = FileSource(path)
         try:
@@ -85,15 +86,15 @@ def _upload(elsewhere: Elsewhere, target: Place, expect: str | None) -> list[Acc
         layout: RowsFirst | Iterator[RowPlace | memoryview] | None = file_layout(converted, spec, settled)
     else:
         large = int(converted.index.nbytes.sum()) >= JOB_NBYTES
-        layout = rows_layout(_decoded(converted.index, elsewhere.plan), spec, settled) if large else None
+        layout = rows_layout(_decoded(converted), spec, settled) if large else None
     return None if layout is None else upload_converted(elsewhere, upload, layout, expect)
 
 
-def _decoded(index: Index, plan: Plan) -> Index:
+def _decoded(converted: Archive) -> Index:
     """The index of the rows as workers make them: decoded, one after the other."""
-    sizes = index.nbytes
+    index, sizes = converted.index, converted.index.nbytes
     begins = np.cumsum(sizes) - sizes
-    _share_ties(begins, index.row_offsets, plan)
+    _share_rows(begins, converted)
     return replace(
         index,
         begins=begins,
@@ -108,13 +109,15 @@ def _decoded(index: Index, plan: Plan) -> Index:
     )
 
 
-def _share_ties(begins: NDArray[np.int64], row_offsets: NDArray[np.int64], plan: Plan) -> None:
-    """Gives tensors that share their bytes in the source the same place."""
-    positions = {step.target: i for i, step in enumerate(plan.steps)}
-    for i, step in enumerate(plan.steps):
-        if step.tied is not None:
-            first = positions[step.tied]
-            begins[row_offsets[i] : row_offsets[i + 1]] = begins[row_offsets[first] : row_offsets[first + 1]]
+def _share_rows(begins: NDArray[np.int64], converted: Archive) -> None:
+    """Gives rows that share their bytes in the source the same place, as a writer does that sees the source."""
+    index = converted.index
+    shared = index.find_shared_rows() if index.payloads is None else np.flatnonzero(index.nbytes)
+    first: dict[tuple[object, ...], int] = {}
+    for row in shared.tolist():
+        dtype = index.dtypes[row] if row in index.big_endian else None  # bytes are swapped by the width of an element
+        key = (*location(converted.payload(row, index.name_of(row))), dtype)
+        begins[row] = begins[first.setdefault(key, row)]
 
 
 @contextmanager
