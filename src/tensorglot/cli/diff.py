@@ -83,9 +83,9 @@ def command(one: str, two: str, atol: float, rtol: float, sort: str | None, limi
 
     Exits with 1 if they differ. Formats do not count: the same tensors in two formats
     are the same. NaN equals NaN. Numbers are the same if they differ by at most atol +
-    rtol times the larger of the two magnitudes; so is the relative difference. A
-    tensor has one row, the last line is the sum. Values are compared in bounded memory.
-    - is stdin.
+    rtol times the larger of the two magnitudes; relative differences are relative to
+    that one, too. Each tensor that differs has one row, and the last line sums up. Values
+    are compared in bounded memory. - is stdin.
 
     \b
     Examples:
