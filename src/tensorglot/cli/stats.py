@@ -29,12 +29,12 @@ SHOWN = ("1", "25", "50", "75", "99")
 def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None, as_json: bool) -> int:
     """Minimum, maximum, mean, deviation, norm and a histogram.
 
-    Of the finite values; zeros, NaN and infinite ones are counted. The deviation is
-    that of the population, the histogram has 16 equal bins from minimum to maximum.
-    Every value is read once, in bounded memory; so percentiles of large tensors of
-    more than 16 bits are approximate, which is said, to 1 part in 128. Of GGUF's
-    blocks these are the real values; other tensors that are not dense are shown
-    part by part, as NAME#PART. With --json the mean of complex numbers is a pair.
+    These are computed from the finite values; zeros, NaN and infinite values are
+    counted. The deviation is that of the population, the histogram has 16 equal bins
+    from minimum to maximum. Every value is read once, in bounded memory; therefore
+    percentiles of large tensors of more than 16 bits are approximate, to 1 part in 128,
+    and marked so. GGUF's blocks are dequantized; other tensors that are not dense are
+    shown part by part, as NAME#PART. With --json the mean of complex numbers is a pair.
     Checksums are compared where there are any: a tensor that fails has no numbers, is
     listed, and makes the exit code 1.
 
