@@ -33,7 +33,7 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
     counted. The deviation is that of the population, the histogram has 16 equal bins
     from minimum to maximum. Every value is read once, in bounded memory; therefore
     percentiles of large tensors of more than 16 bits are approximate, to 1 part in 128,
-    and marked so. GGUF's blocks are dequantized; other tensors that are not dense are
+    as the last line says. GGUF's blocks are dequantized; other tensors that are not dense are
     shown part by part, as NAME#PART. With --json the mean of complex numbers is a pair.
     Checksums are compared where there are any: a tensor that fails has no numbers, is
     listed, and makes the exit code 1.
