@@ -114,3 +114,20 @@ def test_bytes_and_file_objects_have_no_suffix() -> None:
     for save in (lambda: tg.dumps(WEIGHTS), lambda: tg.save(io.BytesIO(), WEIGHTS)):
         with pytest.raises(tg.InputError, match=r"^pass format= \(known: bintensors, ztensor, "):
             save()
+
+
+def test_a_writer_without_with(tmp_path: Path) -> None:
+    out = tg.Writer(tmp_path / "model.zt")
+    out.add("b", np.zeros(3))
+    sink = out.stream("w", "float32", (2, 3))
+    sink.write(WEIGHTS["w"][:1])
+    with pytest.raises(tg.InputError, match="too little data: 12 bytes are missing"):
+        sink.close()
+    sink.write(WEIGHTS["w"][1:])
+    sink.close()
+    with pytest.raises(tg.InputError, match="the stream is closed"):
+        sink.write(b"")
+    assert repr(out) == "Writer(ztensor@0.1, 2 tensors)"
+    out.close()
+    assert repr(out) == "Writer(ztensor@0.1, 2 tensors, closed)"
+    assert (tg.load(tmp_path / "model.zt")["w"] == WEIGHTS["w"]).all()

@@ -366,7 +366,7 @@ def test_what_is_not_there(store: Store) -> None:
         store.checkout("main")
     store.commit("main", {})
     for call in (store.checkout, store.log, store.show, store.delete, lambda ref: store.tag("x", ref)):
-        with pytest.raises(tg.TensorNotFound, match="there are main"):
+        with pytest.raises(tg.TensorNotFound, match="its refs are main"):
             call("mian")
     with pytest.raises(tg.TensorNotFound):
         store.commit("main", {}, parent="mian")

@@ -52,7 +52,7 @@ COMMANDS = {
     "dynd": "Serialize values of any type to canonical bytes, and back.",
     "store": "Keep every version of a checkpoint; only changes take space.",
     "report": "Write a page with pictures of every tensor, or of what changed.",
-    "view": "Show such a page in the browser, for files of any size.",
+    "view": "Show the page of `report` in the browser, for files of any size.",
     "formats": "List the formats and what each can read, write and store.",
     "completion": "Print a completion script for a shell.",
     "demo": "Make a small checkpoint and run the main commands on it.",

@@ -31,9 +31,9 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
     is read.
 
     As text, a vector has a value per line; with more dimensions, each line is a row,
-    with an empty line between matrices. On a terminal, output longer than a screen
-    is shortened, with a message; in a pipe and with -o it is complete. With --json a
-    complex number is a pair, and NaN and the infinities are text.
+    with an empty line between matrices. On a terminal, output of more than a screen is
+    shortened, and a message says so; in a pipe and with -o it is complete. With --json
+    a complex number is a pair, and NaN and the infinities are text.
 
     \b
     Examples:

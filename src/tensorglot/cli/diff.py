@@ -82,9 +82,9 @@ def command(one: str, two: str, atol: float, rtol: float, sort: str | None, limi
     """Compare two files: names, types, shapes, values, metadata.
 
     Exits with 1 if they differ. Formats do not count: the same tensors in two formats
-    are the same. NaN equals NaN. Numbers are the same if they differ by at most atol
-    plus rtol times the larger of the two magnitudes. Relative differences are relative
-    to that magnitude, too. A tensor has one row; the last line has the totals. Values
+    are the same. NaN equals NaN. Numbers are the same if they differ by at most atol +
+    rtol times the larger of the two magnitudes; relative differences are relative to
+    that one, too. Each tensor that differs has one row, and the last line sums up. Values
     are compared in bounded memory. - is stdin.
 
     \b

@@ -29,14 +29,14 @@ SHOWN = ("1", "25", "50", "75", "99")
 def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None, as_json: bool) -> int:
     """Minimum, maximum, mean, deviation, norm and a histogram.
 
-    Statistics are of the finite values; zeros, NaN and infinite values are counted.
-    The deviation is that of the population, the histogram has 16 equal bins from
-    minimum to maximum. Every value is read once, in bounded memory, so percentiles of
-    large tensors of more than 16 bits are approximate, to 1 part in 128; the last line
-    says so. GGUF's blocks are described by their real values; other tensors that are
-    not dense are listed part by part, as NAME#PART. With --json the mean of complex
-    numbers is a pair. Checksums are compared if there are any: a tensor that fails is
-    listed without numbers, and the exit code is 1.
+    These are computed from the finite values; zeros, NaN and infinite values are
+    counted. The deviation is that of the population, the histogram has 16 equal bins
+    from minimum to maximum. Every value is read once, in bounded memory; therefore
+    percentiles of large tensors of more than 16 bits are approximate, to 1 part in 128,
+    as the last line says. GGUF's blocks are dequantized; other tensors that are not dense are
+    shown part by part, as NAME#PART. With --json the mean of complex numbers is a pair.
+    Checksums are compared where there are any: a tensor that fails has no numbers, is
+    listed, and makes the exit code 1.
 
     \b
     Examples:

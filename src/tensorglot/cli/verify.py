@@ -23,8 +23,8 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
     """Check a file against the rules of its format.
 
     Prints every problem with its rule, tensor and byte, and exits with 1 if there is
-    one. Checksums are those of the format, and those in FILE.sums, if that file exists:
-    it is for formats without checksums.
+    one. Checksums are compared if the file has any, or if there is a file FILE.sums
+    beside it (--write-sums), for formats that store none.
 
     \b
     Examples:

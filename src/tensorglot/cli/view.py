@@ -22,7 +22,7 @@ __all__ = ["command"]
 @click.option("--browser/--no-browser", default=True, help="Open the page in a browser.")
 @reading_options
 def command(file: str, file2: str | None, port: int, browser: bool, format: str | None, as_json: bool) -> None:
-    """Show such a page in the browser, for files of any size.
+    """Show the page of `report` in the browser, for files of any size.
 
     The page is that of `tensorglot report`. Reads the index, serves the page on
     localhost, and computes the statistics of a tensor when its card is opened. With two

@@ -26,7 +26,7 @@ from numpy.typing import DTypeLike
 from tensorglot.arguments import check_flags, check_mapping
 from tensorglot.containers.table import for_target
 from tensorglot.dynd.coerce.anything import coerce
-from tensorglot.errors import InputError
+from tensorglot.errors import InputError, plural
 from tensorglot.io.local import FileSource
 from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable, open_spool
@@ -117,11 +117,13 @@ class TensorStream:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            if self._left:
-                raise InputError(
-                    f"too little data: {self._left} bytes are missing", rule="stream.size", tensor=self._name
-                )
-            self.complete = True
+            self.close()
+
+    def close(self) -> None:
+        """Ends the tensor, all of which must have been written; `with` does so."""
+        if self._left:
+            raise InputError(f"too little data: {self._left} bytes are missing", rule="stream.size", tensor=self._name)
+        self.complete = True
 
 
 class Writer:
@@ -226,8 +228,15 @@ class Writer:
             raise InputError("a tensor of this name was added before", rule="writer.name", tensor=name)
         if self._streams and not self._streams[-1].complete:
             raise InputError(
-                "the stream before it is not complete: end its `with` block first", rule="writer.stream", tensor=name
+                "the stream before it is not complete: end its `with` block or close() it first",
+                rule="writer.stream",
+                tensor=name,
             )
+
+    def __repr__(self) -> str:
+        return (
+            f"Writer({self._format}, {plural(len(self._tensors), 'tensor')}{', closed' if self._spool.closed else ''})"
+        )
 
     def __enter__(self) -> Writer:
         return self
@@ -253,7 +262,9 @@ class Writer:
 
     def _finish(self) -> None:
         if self._streams and not self._streams[-1].complete:
-            raise InputError("the last stream is not complete: end its `with` block first", rule="writer.stream")
+            raise InputError(
+                "the last stream is not complete: end its `with` block or close() it first", rule="writer.stream"
+            )
         self._spool.flush()
         self._source.size = self._spool.tell()  # it was 0 when the source was made
         options = replace(

@@ -167,6 +167,6 @@ def missing_ref(name: str, backend: Backend) -> TensorNotFound:
     shown = ", ".join(escape(ref, longest=60) for ref in known[:8]) + (", …" if len(known) > 8 else "")
     return TensorNotFound(
         f"no ref, tag or commit '{escape(name, longest=80)}' in {escape(backend.url)}; "
-        + (f"there are {shown}" if known else "the store has no commits yet"),
+        + (f"its refs are {shown}" if known else "the store has no commits yet"),
         rule="store.ref.missing",
     )

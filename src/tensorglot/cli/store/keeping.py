@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 @click.option("--data", is_flag=True, help="Also decode and hash every block.")
 @as_json
 def check(store: str, data: bool, as_json: bool) -> int:
-    """Check that everything reachable from a ref is there. Exits with 1 if something is missing or damaged.
+    """Check that a store has everything its refs lead to. Exits with 1 if not.
 
     \b
     Example:
@@ -97,7 +97,7 @@ def _print_collected(found: Collected, as_json: bool) -> None:
 @store_argument
 @as_json
 def stats(store: str, as_json: bool) -> None:
-    """Show what a store holds, and how many bytes it takes.
+    """Sizes: what a store holds, and what it takes on disk.
 
     \b
     Example:
