@@ -38,7 +38,7 @@ TOP = Path(__file__).parents[1]
 SOURCE = TOP / "src" / "tensorglot"
 FOLDER = TOP / "build" / "coverage"
 LEFT_OUT = (
-    "benchmarks", "bson_server", "build", "checks_can_fail", "cli_docs", "cli_process", "crashes", "docs", "examples",
+    "benchmarks", "bson_server", "build", "checks_can_fail", "cli_docs", "cli_process", "dcp_killed", "docs", "examples",
     "example_notebook", "faults", "foreign_bounds", "fuzz_*", "kills", "promises", "remote_kills", "report_browser",
     "resources", "site", "sixteen_threads", "store_kills", "store_machine", "suites_of_others", "two_of_each",
 )  # fmt: skip
@@ -46,6 +46,16 @@ LEFT_OUT = (
 SECONDS = 60
 """Of the processor, for a file, unless the caller gives another number. What was reached until then counts: pytest ends
 in order when it is interrupted."""
+
+_SETTINGS = """\
+[run]
+branch = true
+dynamic_context = test_function
+source = {measured}
+parallel = true
+patch = fork, _exit
+"""
+"""Forked processes write data files of their own."""
 
 
 @dataclass
@@ -101,7 +111,7 @@ def measure(test: Path, kind: str, limit: int) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     data, seconds, settings = (target.with_suffix(suffix) for suffix in (".data", ".seconds", ".rc"))
     measured = SOURCE / "kernels" if kind == "interpreted" else SOURCE
-    settings.write_text(f"[run]\nbranch = true\ndynamic_context = test_function\nsource = {measured}\n")
+    settings.write_text(_SETTINGS.format(measured=measured))
     command = [
         sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", f"--data-file={data}",
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "coverage_map", str(test),
@@ -122,9 +132,10 @@ def measure(test: Path, kind: str, limit: int) -> None:
         print(f"{test.stem}: {said[-1500:]}", flush=True)
     if run.returncode not in (0, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
         return
-    content = {**_reached(data), "seconds": json.loads(seconds.read_text("utf-8"))}
+    files = sorted(data.parent.glob(f"{data.name}.*"))
+    content = {**_reached(files), "seconds": json.loads(seconds.read_text("utf-8"))}
     target.write_text(json.dumps(content), "utf-8")
-    for path in (data, seconds, settings):
+    for path in (*files, seconds, settings):
         path.unlink(missing_ok=True)
     print(f"{test.stem}: {sum(content['seconds'].values()):.1f} s", flush=True)
 
@@ -134,11 +145,14 @@ def processor_seconds(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def _reached(path: Path) -> dict[str, Any]:
+def _reached(paths: Iterable[Path]) -> dict[str, Any]:
     from coverage import CoverageData
 
-    data = CoverageData(str(path))
-    data.read()
+    data = CoverageData(no_disk=True)
+    for path in paths:
+        part = CoverageData(str(path))
+        part.read()
+        data.update(part)
     lines: dict[str, dict[int, list[str]]] = {}
     arcs: dict[str, list[tuple[int, int]]] = {}
     for file in data.measured_files():

@@ -46,6 +46,7 @@ class Site:
     nbytes: int = 0
     """Of the bodies that it sent."""
     url: str = ""
+    pair: threading.Barrier = field(default_factory=lambda: threading.Barrier(2), repr=False)
     released: threading.Event = field(default_factory=threading.Event)
     """Set when the test is over: nobody waits any longer."""
 
@@ -175,6 +176,12 @@ def never_answers(self: Handler, data: bytes, begin: int, end: int) -> None:
     self.close_connection = True
 
 
+def forbidden_together(self: Handler, data: bytes, begin: int, end: int) -> None:
+    """Two requests are refused at the same time."""
+    self.site.pair.wait(60)
+    forbidden(self, data, begin, end)
+
+
 def another_range(self: Handler, data: bytes, begin: int, end: int) -> None:
     self.answer(206, self.ranged(data, begin, end, shift=1), data[begin:end])
 
@@ -218,6 +225,7 @@ BEHAVIOURS: dict[str, Callable[[Handler, bytes, int, int], None]] = {
     for way in (
         good, ignores_range, error_page, short, breaks_off, long, endless, endless_chunks, stalls, drips,
         drips_headers, never_answers, another_range, unknown_size, huge_size, fails, fails_at_first, forbidden,
+        forbidden_together,
         unauthorized, garbage, hangs_up,
     )
 }  # fmt: skip

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import http.server
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-__all__ = ["stub_s3"]
+__all__ = ["Handler", "answer_with", "sends_a_part", "stub_s3"]
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -23,6 +23,18 @@ class Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     objects: dict[str, bytes]
     honoured: Collection[str]
+    ways: dict[tuple[str, str], Callable[[Handler], None]]
+
+    def parse_request(self) -> bool:
+        """A request that `ways` has an answer for gets that one."""
+        if not super().parse_request():
+            return False
+        for (method, part), way in self.ways.items():
+            if self.command == method and part in self.path:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                way(self)
+                return False
+        return True
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -85,15 +97,41 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{contents}</ListBucketResult>".encode())
 
 
+def answer_with(status: int, body: bytes = b"", **headers: str) -> Callable[[Handler], None]:
+    return lambda handler: handler.answer(status, body, **headers)
+
+
+def sends_a_part(handler: Handler) -> None:
+    """The length of the object in the headers, and five bytes of it as one chunk."""
+    data = handler.objects[handler.key]
+    asked = handler.headers.get("Range")
+    handler.send_response_only(206 if asked else 200)
+    if asked:
+        begin = max(0, len(data) - int(asked.rpartition("-")[2]))
+        handler.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
+    handler.send_header("ETag", etag(data))
+    handler.send_header("Last-Modified", formatdate(usegmt=True))
+    handler.send_header("Content-Length", str(len(data)))
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    handler.wfile.write(b"5\r\n" + data[:5] + b"\r\n0\r\n\r\n")
+
+
 def etag(data: bytes) -> str:
     return f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
 
 
 @contextmanager
-def stub_s3(honoured: Collection[str]) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """The endpoint of a server, and its objects."""
+def stub_s3(
+    honoured: Collection[str] = ("if-match", "if-none-match"),
+    ways: Mapping[tuple[str, str], Callable[[Handler], None]] | None = None,
+) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """The endpoint of a server, and its objects.
+
+    `ways` has other answers, for a method and a part of the path.
+    """
     objects: dict[str, bytes] = {}
-    handler = type("StubHandler", (Handler,), {"objects": objects, "honoured": honoured})
+    handler = type("StubHandler", (Handler,), {"objects": objects, "honoured": honoured, "ways": ways or {}})
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

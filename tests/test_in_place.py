@@ -61,6 +61,25 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("how", CHANGES)
+def test_a_file_that_changes_before_it_is_opened_for_writing(
+    how: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty, done = FaultyOs(), list[str]()
+
+    def strike(name: str, arguments: Any) -> None:
+        if name == "open" and not done:
+            done.append(name)
+            tg.save(path, {"other": np.ones(9)}, format="ztensor@2")
+
+    faulty.before = strike
+    monkeypatch.setattr(in_place, "os", faulty)
+    with pytest.raises(tg.InputError) as caught:
+        CHANGES[how][0](path)
+    assert caught.value.rule == "source.changed"
+    assert list(tg.load(path)) == ["other"]
+
+
+@pytest.mark.parametrize("how", CHANGES)
 def test_the_old_file_is_a_prefix_of_the_new_one(how: str, path: Path) -> None:
     change, difference = CHANGES[how]
     old, inode = path.read_bytes(), path.stat().st_ino

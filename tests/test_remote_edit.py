@@ -123,7 +123,7 @@ def test_a_change_in_the_last_moment_is_kept(
 
 def test_a_large_object_is_replaced_in_parts(base: str, s3_server: Seaweed) -> None:
     url, options = f"{base}/model.zt", s3_server.options
-    large = RANDOM.integers(0, 256, 50_000_001, np.uint8)
+    large = RANDOM.integers(0, 256, 70_000_001, np.uint8)
     tg.save(url, {"large": large, "old": np.ones(2)}, storage_options=options)
     assert tg.edit(url, drop=["old"], storage_options=options).changed
     assert same(tg.load(url, storage_options=options), {"large": large})

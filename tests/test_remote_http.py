@@ -6,9 +6,11 @@ import io
 import json
 import multiprocessing
 import pickle
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -353,6 +355,34 @@ class TestHub:
             cdn.files["/again"] = DATA
             hub.redirects["/org/repo/resolve/v1/model.safetensors"] = f"{cdn.url}/again?Signature=OTHER"
             assert (archive["w"].numpy() == TENSORS["w"]).all()
+
+    def test_two_threads_renew_a_signature_once(self, hub: Site, cdn: Site) -> None:
+        """Both are refused before one of them has asked the hub again."""
+        with tg.open("hf://org/repo@v1/model.safetensors") as archive, ThreadPoolExecutor(2) as pool:
+            cdn.ways["/blob"] = "forbidden_together"
+            cdn.files["/again"] = DATA
+            hub.redirects["/org/repo/resolve/v1/model.safetensors"] = f"{cdn.url}/again?Signature=OTHER"
+            hub.clear()
+            found = list(pool.map(lambda row: archive["w"][row], [200, 399]))
+            assert (np.array(found) == TENSORS["w"][[200, 399]]).all()
+            assert len(hub.requests) == 1
+
+    def test_the_hub_gets_the_user_agent_of_the_caller(self, hub: Site) -> None:
+        options = {"default_headers": {"User-Agent": "mine/1"}}
+        tg.open("hf://org/repo@v1/model.safetensors", storage_options=options)
+        assert [request.headers["user-agent"] for request in hub.requests] == ["mine/1"]
+
+    def test_a_hub_that_accepts_no_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        options = {"timeout": "0.2s", "connect_timeout": "1s", "max_retries": 0}
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as server, ExitStack() as stack:
+            for _ in range(3):  # fill the queue of connections: further ones are not even refused
+                waiting = stack.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(server.getsockname())
+            monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+            with pytest.raises(tg.RemoteError) as caught:
+                tg.open("hf://org/repo/model.safetensors", storage_options=options)
+        assert caught.value.rule == "remote.timeout"
 
     def test_small_files_come_from_the_hub_itself(self, hub: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HF_TOKEN", TOKEN)

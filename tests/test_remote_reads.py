@@ -175,3 +175,30 @@ def test_opening_a_pt_of_large_storages_reads_little_more_than_its_pickle(site: 
         assert len(site.requests) <= len(tensors) + 2
         assert site.nbytes < (4 << 20) + (512 << 10) + len(tensors) * 1100
         assert all(np.array_equal(archive[name].numpy(), tensor.numpy()) for name, tensor in tensors.items())
+
+
+def test_reads_past_the_end_are_refused(site: Site) -> None:
+    source, size = RemoteSource(f"{site.url}/object"), len(DATA)
+    out = memoryview(bytearray(10))
+    for read in (
+        lambda: source.read_into(size - 9, out),
+        lambda: source.read_bytes(size - 9, 10),
+        lambda: source.read_runs([0, size - 4], [5, 5], [0, 5], out),
+    ):
+        site.clear()
+        with pytest.raises(tg.TruncatedError):
+            read()
+        assert not site.requests
+
+
+def test_what_is_kept_of_large_headers_is_bounded(site: Site) -> None:
+    """The oldest goes first, and a header of more than half of the bound is not kept."""
+    site.files["/large"] = data = np.random.default_rng(13).bytes(64 * KIB * KIB)
+    source, mib = RemoteSource(f"{site.url}/large"), KIB * KIB
+    for offset, nbytes, cost in (
+        (1, 12, True), (1, 12, False), (14, 12, True), (27, 12, True), (14, 12, False), (1, 12, True),
+        (40, 17, True), (40, 17, True),
+    ):  # fmt: skip
+        site.clear()
+        assert source.read_bytes(offset * mib, nbytes * mib) == data[offset * mib :][: nbytes * mib]
+        assert bool(site.requests) == cost

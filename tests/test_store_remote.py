@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from counting import proxy_of
 from gallery import same
 from peers import needs
 from seaweed import KEY, SECRET, Seaweed
-from stub_s3 import stub_s3
+from stub_s3 import Handler, answer_with, sends_a_part, stub_s3
+from tensorglot.io.objects import address_of
 from tensorglot.store import Store
+from tensorglot.store.lease import Lease
 
 pytestmark = pytest.mark.remote
 
@@ -228,6 +231,36 @@ class TestManyWriters:
             assert objects["store/refs/main"] == complete["store/refs/main"]
 
 
+OPTIONS = {"access_key_id": KEY, "secret_access_key": SECRET, "region": "us-east-1", "max_retries": 0}
+ANSWERS: dict[str, tuple[tuple[str, str], Any, str, Any]] = {
+    "part of a ref": (("GET", "/refs/main"), sends_a_part, "checkout", "remote.short"),
+    "part of a pack": (("GET", "/packs/"), sends_a_part, "check", "remote.short"),
+    "no pack": (("GET", "/packs/"), answer_with(400), "check", "remote.http.400"),
+    "no probe": (("PUT", "/probe/"), answer_with(400), "commit", "remote.http.400"),
+    "conditions not implemented": (("PUT", "/probe/"), answer_with(501), "commit", "store.conditions"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_wrong_answers_are_errors(case: str, tmp_path: Path) -> None:
+    needs("obstore")
+    place, way, verb, rule = ANSWERS[case]
+    with stub_s3() as (endpoint, objects):
+        Store.create("s3://bucket/store", {**OPTIONS, "endpoint": endpoint}).commit("main", PLAIN)
+        complete = dict(objects)
+    with stub_s3(ways={place: way}) as (endpoint, objects):
+        objects |= complete
+        store = Store("s3://bucket/store", {**OPTIONS, "endpoint": endpoint})
+        if verb == "check":
+            found = {problem.rule for problem in store.check().problems}
+        else:
+            with pytest.raises((tg.TensorglotError, OSError)) as caught:
+                store.checkout("main") if verb == "checkout" else store.commit("main", {"n": np.ones(3)})
+            found = {getattr(caught.value, "rule", "")}
+        assert rule in found
+        assert objects == complete
+
+
 class TestCollecting:
     def test_garbage_goes_and_what_is_needed_stays(self, store: Store) -> None:
         store.commit("main", PLAIN)
@@ -272,6 +305,62 @@ class TestCollecting:
         store.collect(grace=0)
         left = s3_server.keys(key)
         assert not any("writers" in found or found.endswith(".lock") for found in left)
+
+    def test_a_lock_that_is_removed_or_replaced_meanwhile(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another collector ends, or replaces a dead one, between two requests of this one."""
+        needs("obstore")
+        for stale in (False, True):
+            asked: list[str] = []
+
+            def meanwhile(handler: Handler, stale: bool = stale, asked: list[str] = asked) -> None:
+                asked.append(handler.command)
+                old = handler.objects[handler.key]
+                handler.objects[handler.key] = b"the next one"
+                if stale:
+                    handler.answer(200, old, ETag='"the old one"')
+                else:
+                    del handler.objects[handler.key]
+                    handler.answer(404)
+                if len(asked) == 2 or not stale:
+                    handler.ways.clear()
+
+            monkeypatch.setattr("tensorglot.store.remote.LEASE_SECONDS", -1.0 if stale else 1e9)
+            with stub_s3(ways={("GET", "collect.lock"): meanwhile}) as (endpoint, objects):
+                store = Store.create("s3://bucket/store", {**OPTIONS, "endpoint": endpoint})
+                store.commit("main", PLAIN)
+                objects["store/collect.lock"] = b"another process"
+                assert store.collect().packs == 0
+                assert len(asked) == 1 + stale
+                assert "store/collect.lock" not in objects
+
+    def test_a_writer_that_ends_while_writers_are_listed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        needs("obstore")
+        monkeypatch.setattr("tensorglot.store.remote.LEASE_SECONDS", 1e9)
+        with stub_s3(ways={("GET", "/writers/0123456789abcdef"): answer_with(404)}) as (endpoint, objects):
+            store = Store.create("s3://bucket/store", {**OPTIONS, "endpoint": endpoint})
+            store.commit("old", PLAIN)
+            store.delete("old")
+            objects["store/writers/0123456789abcdef"] = b""
+            assert store.collect(grace=0).packs == 1
+
+    def test_an_announcement_is_renewed_until_its_writer_ends(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        needs("obstore")
+        monkeypatch.setattr("tensorglot.store.lease.RENEW_SECONDS", 0.01)
+        renewed = threading.Event()
+
+        def count(handler: Handler) -> None:
+            handler.objects[handler.key] = handler.objects.get(handler.key, b"") + b"."
+            if len(handler.objects[handler.key]) == 3:
+                renewed.set()
+            handler.answer(200, ETag='"x"')
+
+        with stub_s3(ways={("PUT", "/writers/"): count}) as (endpoint, objects):
+            address = address_of("s3://bucket/writers/one", {**OPTIONS, "endpoint": endpoint})
+            with Lease("one", address).held() as lease:
+                assert renewed.wait(60)
+            assert objects == {}
+            lease.note("too late")
+            assert objects == {}
 
     def test_a_writer_that_was_silent_for_long_stops(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         """A machine that slept: what it has written may have been collected."""

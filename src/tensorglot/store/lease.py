@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from tensorglot.errors import RemoteError
 from tensorglot.io.objects import Address
 
-__all__ = ["LEASE_SECONDS", "Lease"]
+__all__ = ["LEASE_SECONDS", "RENEW_SECONDS", "Lease"]
 
 LEASE_SECONDS = 900.0
 """A lease that was not renewed for so long has ended. Longer than a request can take with all its retries."""
 _SILENT_SECONDS = 300.0
 """After so long without a renewal its holder stops."""
-_RENEW_SECONDS = 30.0
+RENEW_SECONDS = 30.0
 
 
 class Lease:
@@ -74,6 +74,6 @@ class Lease:
                 self._address.call("delete", self._address.key)
 
     def _renew(self) -> None:
-        while not self._ended.wait(_RENEW_SECONDS):
+        while not self._ended.wait(RENEW_SECONDS):
             with contextlib.suppress(OSError):  # the next renewal may succeed; `check` finds a long silence
                 self._write()
