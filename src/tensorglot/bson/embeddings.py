@@ -153,6 +153,7 @@ class Digest:
         """The batch, whose first row is number `first`, with ids."""
         assert self._hasher is not None  # noqa: S101 - all batches were added
         ids = np.empty((len(batch), 12), np.uint8)
+        # 8 bytes of the digest of all vectors, then the number of the row, big-endian: ids sort like the rows.
         ids[:, :_DIGEST_NBYTES] = np.frombuffer(self._hasher.digest(_DIGEST_NBYTES), np.uint8)
         ids[:, _DIGEST_NBYTES:] = np.arange(first, first + len(batch), dtype=">u4").view(np.uint8).reshape(-1, 4)
         column = from_plain(ids.view("V12").reshape(-1), OBJECT_ID)

@@ -106,6 +106,7 @@ class Commands(click.Group):
         given = sys.argv[1:] if args is None else list(args)
 
         def run() -> int | None:
+            # The parts of click's own `main`, which would print errors and exit by itself.
             self._main_shell_completion({}, "tensorglot", complete_var)
             with self.make_context("tensorglot", list(given)) as context:
                 code: int | None = self.invoke(context)

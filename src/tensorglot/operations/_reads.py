@@ -156,7 +156,7 @@ def _jobs(pieces: Iterable[Piece]) -> list[list[Piece]]:
     room = count = 0
     for piece in pieces:
         most, nbytes = READ_NBYTES if piece.follower is None else FOLLOWED_NBYTES, piece.nbytes
-        if nbytes <= most:
+        if nbytes <= most:  # small: added to the last job, while that has room
             if nbytes > room or count >= BATCH or not jobs:
                 jobs.append([])
                 room, count = READ_NBYTES, 0
@@ -165,5 +165,5 @@ def _jobs(pieces: Iterable[Piece]) -> list[list[Piece]]:
             count += 1
             continue
         jobs += [[part] for part in piece.cut(most)]
-        room = 0
+        room = 0  # the last job is part of a large piece: small ones begin a new job
     return jobs

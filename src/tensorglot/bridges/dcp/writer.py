@@ -104,6 +104,7 @@ class Writer:
                 boxes[name] = array_of(name, data)
                 results.append(_result(item, boxes[name].nbytes, (plan.storage_data, name)))
         links = self._target.write(plan.storage_data, boxes)
+        # Only results travel to the coordinator, so the links of this rank go with the first of them.
         if results:
             results[0] = replace(results[0], storage_data=_Linked(results[0].storage_data, links))
         future: Future[list[WriteResult]] = torch.futures.Future()
