@@ -58,9 +58,7 @@ COMMANDS = {
     "demo": "Make a small checkpoint and run the main commands on it.",
 }
 """Each command, which is the module of that name, and the first line of its help."""
-_ELSEWHERE = {
-    "quantize": "; did you mean `convert --quantize SCHEME`, or `vectors quantize` for embeddings?",
-}
+_ELSEWHERE = {"quantize": "; did you mean `convert --quantize SCHEME`, or `vectors quantize` for embeddings?"}
 """Words that are not commands: the option or the command of a group that does it."""
 TERMINATING = (signal.SIGHUP, signal.SIGTERM)
 

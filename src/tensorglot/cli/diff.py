@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tensorglot.cli.options import (
-    as_json,
-    source_of,
-    storage_option,
-    storage_options,
-)
+from tensorglot.cli.options import as_json, source_of, storage_option, storage_options
 from tensorglot.cli.terminal import WIDE, Column, informative, name_text, print_json, print_table, progress_bar
 from tensorglot.errors import escape, plural
 
