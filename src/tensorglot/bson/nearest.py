@@ -329,5 +329,5 @@ class _Pairs:
 
 
 def _ranks(query: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The position of each pair among those of its query; `query` is sorted."""
+    """The rank of each pair among the pairs of its query; `query` is sorted."""
     return np.arange(len(query)) - np.searchsorted(query, query)

@@ -25,7 +25,7 @@ __all__ = ["STEPS", "command"]
 
 
 class Step(NamedTuple):
-    """One line to run, and what came of it."""
+    """One line to run, and its result."""
 
     run: str
     about: str = ""

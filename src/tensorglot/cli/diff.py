@@ -120,7 +120,7 @@ def print_diff(
 
 
 def _rows(found: Diff) -> list[Row]:
-    """The changes, those of one tensor together, in the order of the files."""
+    """The changes grouped by tensor, in the order of the files."""
     groups: dict[tuple[str | None, str | None], list[Change]] = {}
     for change in found.changes:
         groups.setdefault((change.tensor, None if change.tensor is not None else change.key), []).append(change)

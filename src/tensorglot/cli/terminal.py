@@ -246,7 +246,7 @@ def _terminal_width() -> int:
 
 
 def screen_lines() -> int:
-    """The lines of the terminal; 24 where there is none."""
+    """The lines of the terminal; 24 without a terminal."""
     return shutil.get_terminal_size().lines
 
 

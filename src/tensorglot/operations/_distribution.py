@@ -105,7 +105,7 @@ class _Prefixes:
 
 
 class _Steps:
-    """Counts in equal steps of 2**exponent, which are multiples of it."""
+    """Counts in equal steps of 2**exponent; each step begins at a multiple of its size."""
 
     def __init__(self) -> None:
         self._exponent: int | None = None

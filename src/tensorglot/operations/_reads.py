@@ -71,7 +71,7 @@ class Piece(NamedTuple):
         return len(self.memory)
 
     def cut(self, nbytes: int) -> list[Piece]:
-        """The same in pieces of at most `nbytes`."""
+        """The piece cut into pieces of at most `nbytes`."""
         return [
             Piece(self.begin + offset, self.memory[offset : offset + size], self.follower, self.start + offset)
             for offset, size in cut(self.nbytes, nbytes)

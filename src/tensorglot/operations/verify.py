@@ -181,7 +181,7 @@ def _look(
     seen: _Seen,
     tensors: range | None = None,
 ) -> tuple[list[Problem], list[Checked]]:
-    """All checksums, those of a sidecar included, and with `deep` the values; of all tensors, or of some."""
+    """Checks the checksums of all or some tensors: the format's own and a sidecar's; with `deep` also the values."""
     looked = archive if tensors is None else archive.with_index(archive.index.take(np.array(tensors, np.int64)))
     stored = int((looked.index.ends - looked.index.begins).sum())
     checked: list[Checked] = []

@@ -138,7 +138,7 @@ def _result(item: WriteItem, nbytes: int, stored: object) -> WriteResult:
 
 
 def _box_names(items: Sequence[WriteItem]) -> list[str]:
-    """The name of each box in the file of its rank: the tensor's, with its offsets if there are several of it."""
+    """The name of each box in its rank's file: the tensor's name, with offsets if the rank has several boxes of it."""
     counts: dict[str, int] = {}
     for item in items:
         counts[item.index.fqn] = counts.get(item.index.fqn, 0) + 1
