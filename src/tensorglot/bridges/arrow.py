@@ -241,6 +241,7 @@ def _dims(node: Node, array: Any, live: Live) -> tuple[Any, Live]:
     for size in node.shape:
         array = _regular(node, array, size)
     if node.axis:
+        # Arrow has no axis order: the elements are brought into the stored one.
         order = (np.arange(count)[:, None] * node.size + np.array(stored_order(node), np.int64)).reshape(-1)
         array = take(array, _arrow().array(order))
     return array, _repeat(live, node.size)
@@ -298,6 +299,7 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
         raise _refuse(node, array)
     buffer = array.buffers()[1] or b""
     if row.name == "bool":
+        # Arrow packs bools, lowest bit first, and an array may begin at any bit.
         bits = np.unpackbits(np.frombuffer(buffer, np.uint8), bitorder="little")
         values: NDArray[Any] = bits[array.offset : array.offset + len(array)].view(np.bool_)
     else:

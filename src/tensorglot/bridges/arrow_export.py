@@ -122,6 +122,7 @@ def _option(value: Value, node: Node, want: _Wanted, counts: list[int], closed: 
         return _Wanted(want.count, want.rows, ~missing)
     positions = want.of(index) if want.rows is None else np.where(want.rows < 0, -1, want.of(index))
     valid = positions >= 0
+    # Each present value is at its own position already: the child's column can be shared, gaps included.
     in_place = counts[node.child.id] >= want.count and np.array_equal(positions[valid], np.flatnonzero(valid))
     return _Wanted(want.count, None if in_place and closed else positions, valid)
 

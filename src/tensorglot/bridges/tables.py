@@ -179,6 +179,7 @@ def _read(array: Any, type: Type | None, rows: str) -> tuple[Type, Value]:
     if type is not None:
         whole = _whole(rows, len(array), type)
         try:
+            # The noted type fits if Arrow cannot tell it from the type that the column has.
             if _plain(type) == _plain(arrow.element_type(array)):
                 return type, arrow.to_value(array[0] if rows == "one" else array, plan_of(whole))
             if str(array.type) == "large_binary" and not array.null_count:

@@ -149,7 +149,7 @@ def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
 
 
 def array_type(dtype: torch.dtype) -> np.dtype[Any] | None:
-    """NumPy's type for one of PyTorch; None if there is none."""
+    """NumPy's type for an element type of PyTorch; None if NumPy has none."""
     return _array_type(dtype)[0]
 
 

@@ -53,6 +53,7 @@ def save_model(
     spec, version = for_target(filename, format_for(filename, format))
     state = _state(model)
     notes = dict(metadata or {})
+    # Of tensors that share memory one is kept: the one that covers it, the first by name, as in safetensors.
     for group in sharing_groups(state):
         kept = min(covering(state, group))
         for name in group:

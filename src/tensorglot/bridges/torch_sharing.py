@@ -1,4 +1,4 @@
-"""Which tensors of PyTorch share memory, and which of them holds all of it.
+"""Finds PyTorch tensors that share memory, and the tensor that covers all memory of a group.
 
 Two views of one storage share memory only where they have an element in common; what
 counts is the memory, so tensors of different storages may share it, too.

@@ -182,7 +182,7 @@ class _GrowableMatrix:
             matrix = self._grow(begin, self._row)
         else:
             matrix = self._matrix
-        if self._matrix is None and begin:
+        if self._matrix is None and begin:  # rows before the first vector: documents without one
             self._check_nan()
             matrix[:begin] = np.nan
         self._matrix = matrix

@@ -239,7 +239,7 @@ def from_dates(array: NDArray[np.datetime64], name: str, there: NDArray[np.bool_
 
 
 def _texts(array: NDArray[Any], name: str) -> list[str]:
-    """NumPy's texts, without the NULs that fill them up; those of bytes are UTF-8."""
+    """NumPy's texts, without the NULs that pad them; byte strings are decoded as UTF-8."""
     try:
         return [text.decode() if isinstance(text, bytes) else text for text in array.tolist()]
     except ValueError as error:  # a UnicodeDecodeError, or a code point that does not exist

@@ -92,11 +92,11 @@ class Embeddings:
         return f"Embeddings({what}, with {', '.join(map(escape, self.columns)) or 'no ids'})"
 
     def under(self, key: str) -> Embeddings:
-        """The same under another key."""
+        """The same embeddings under another key."""
         return Embeddings(self.vectors, key, self.ids, self.fields, ranges=self.ranges, new_ranges=self.new_ranges)
 
     def quantize(self, to: Literal["int8", "packed_bit"] = "int8", *, ranges: Ranges | None = None) -> Embeddings:
-        """Quantizes the vectors; ids and fields stay. `ranges` are those of another corpus, for queries."""
+        """Quantizes the vectors; ids and fields stay. For queries, pass the `ranges` of their corpus."""
         small = quantize(self.matrix, to, ranges=ranges)
         kept = None if small.low is None or small.high is None else (small.low, small.high)
         new = kept is not None and ranges is None
@@ -153,6 +153,7 @@ class Digest:
         """The batch, whose first row is number `first`, with ids."""
         assert self._hasher is not None  # noqa: S101 - all batches were added
         ids = np.empty((len(batch), 12), np.uint8)
+        # 8 bytes of the digest of all vectors, then the number of the row, big-endian: ids sort like the rows.
         ids[:, :_DIGEST_NBYTES] = np.frombuffer(self._hasher.digest(_DIGEST_NBYTES), np.uint8)
         ids[:, _DIGEST_NBYTES:] = np.arange(first, first + len(batch), dtype=">u4").view(np.uint8).reshape(-1, 4)
         column = from_plain(ids.view("V12").reshape(-1), OBJECT_ID)
@@ -198,7 +199,7 @@ def _grow(matrix: NDArray[Any], filled: int, rows: int) -> NDArray[Any]:
 
 
 def check_counts(ids: Sized | None, columns: Mapping[str, Sized], rows: int) -> None:
-    """Refuses a column that has not one value for each vector."""
+    """Refuses a column whose number of values is not the number of vectors."""
     for name, column in (*columns.items(), *(() if ids is None else ((ID, ids),))):
         if len(column) != rows:
             raise InputError(

@@ -113,7 +113,7 @@ def _merge(
     for i, (payload, document) in enumerate(zip(encode_matrix(part), documents, strict=True)):
         new = {"_id": ids[i], **document}
         if not own and new["_id"] != ids[i]:
-            raise InputError(f"document {first + i} has another _id than ids", rule="bson.ids")
+            raise InputError(f"the _id of document {first + i} differs from ids[{first + i}]", rule="bson.ids")
         _set_field(new, key.split("."), binary(payload, VECTOR_SUBTYPE), first + i)
         merged.append(new)
     return merged

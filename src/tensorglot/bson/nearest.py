@@ -167,6 +167,7 @@ class _Integers(_Exact):
     def scores(self, rows: NDArray[Any]) -> NDArray[Any]:
         floats = rows.astype(np.float32)
         dots = np.zeros((len(self.queries), len(rows)))
+        # Sums of so many products are exact in float32, for which BLAS is fast; parts are added up in float64.
         for begin in range(0, rows.shape[1], _EXACT_COLUMNS):
             part = slice(begin, begin + _EXACT_COLUMNS)
             dots += self._floats[:, part] @ floats[:, part].T
@@ -211,6 +212,7 @@ class _Floats(_Scorer):
             scores = dots.astype(np.float64)
             margin = self._unit * own * longest
             if self.metric == "euclidean":
+                # -|x - q|² = 2 x·q - |x|² - |q|²: a product is enough. It cancels, which the margin allows for.
                 scores = 2 * scores - squares - self._squares[:, None]
                 margin = 2 * margin + 2.0**-48 * (self._squares + longest**2)
             elif self.metric == "cosine":
@@ -327,5 +329,5 @@ class _Pairs:
 
 
 def _ranks(query: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The position of each pair among those of its query; `query` is sorted."""
+    """The rank of each pair among the pairs of its query; `query` is sorted."""
     return np.arange(len(query)) - np.searchsorted(query, query)

@@ -45,7 +45,7 @@ _EMPTY = b"\5\0\0\0\0"
 _BUFFER_NBYTES = 1 << 20
 """Size of the pieces in which a column of a row group is read; pyarrow would otherwise read the whole column."""
 _REQUESTED_NBYTES = 8 << 20
-"""The same from a server, by several requests at a time."""
+"""Size of such pieces from a server, which are read by several requests at a time."""
 _GUESSED_COUNT = 1024
 """Assumed length of a vector in a column of lists without a fixed size, to choose the rows of a batch."""
 _KINDS = {"double": DOUBLE, "int32": INT32, "int64": INT64, "bool": BOOL}
@@ -149,7 +149,7 @@ def _arrow_column(pa: Any, name: str, column: ValueColumn, kind: int | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class ParquetSource:
-    """An open file, and the columns of it that are read."""
+    """An open file, and the columns to read."""
 
     path: str
     file: Any

@@ -93,6 +93,7 @@ def collection_at(place: Place) -> Iterator[Collection[Any]]:
         parts = parse_uri(place)
     except (InvalidURI, ConfigurationError, ValueError) as error:
         user = _USER.search(place)
+        # The driver's message may quote the user and the password.
         reason = str(error) if user is None else str(error).replace(user.group()[2:-1], "…")
         raise InputError(f"not a MongoDB URL: {reason}", rule="place.url") from error
     if not parts["database"] or not parts["collection"]:

@@ -173,6 +173,7 @@ class ColumnSource:
 def open_column(archive: Archive, name: str) -> ColumnSource:
     """The values of a field: an array, texts, dates, or the bytes of documents."""
     if name + BSON_SUFFIX in archive:
+        # The number of documents is not stored: a first pass counts them.
         tensor = archive[name + BSON_SUFFIX]
         rows = sum(len(column) for column in _documents(tensor, name))
         return ColumnSource(rows, lambda: _Cut(_documents(tensor, name)).take)
@@ -266,6 +267,7 @@ class _Texts:
     def take(self, rows: int) -> ValueColumn:
         ends = np.frombuffer(self._offsets.read(8 * rows), "<i8")
         edges = np.concatenate(([self._end], ends))
+        # The offsets come from a file: they must not decrease, nor lead beyond the texts.
         if (np.diff(edges) < 0).any() or int(edges[-1]) - self._end > self._left:
             raise self._fault("offsets that decrease, or go beyond the texts")
         texts = bytes(self._texts.read(int(edges[-1]) - self._end))

@@ -101,6 +101,7 @@ def transfer(
         open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress, id)) as opened,
         _repeatable(opened, plan) as stream,
     ):
+        # The first pass: counts rows and finds types; the ranges too, if the vectors are quantized by their own.
         own_ranges = quantize == "int8" and use_ranges is None
         look = _Look(stream, ranges=own_ranges)
         change = _Change(under or stream.key, quantize, look.ranges if own_ranges else use_ranges, look.ids)

@@ -58,9 +58,7 @@ COMMANDS = {
     "demo": "Make a small checkpoint and run the main commands on it.",
 }
 """Each command, which is the module of that name, and the first line of its help."""
-_ELSEWHERE = {
-    "quantize": "; did you mean `convert --quantize SCHEME`, or `vectors quantize` for embeddings?",
-}
+_ELSEWHERE = {"quantize": "; did you mean `convert --quantize SCHEME`, or `vectors quantize` for embeddings?"}
 """Words that are not commands: the option or the command of a group that does it."""
 TERMINATING = (signal.SIGHUP, signal.SIGTERM)
 
@@ -106,6 +104,7 @@ class Commands(click.Group):
         given = sys.argv[1:] if args is None else list(args)
 
         def run() -> int | None:
+            # The parts of click's own `main`, which would print errors and exit by itself.
             self._main_shell_completion({}, "tensorglot", complete_var)
             with self.make_context("tensorglot", list(given)) as context:
                 code: int | None = self.invoke(context)

@@ -18,16 +18,7 @@ from tensorglot.cli.options import (
     target_of,
     writing_options,
 )
-from tensorglot.cli.terminal import (
-    WIDE,
-    Column,
-    informative,
-    message,
-    name_text,
-    print_json,
-    print_table,
-    progress_bar,
-)
+from tensorglot.cli.terminal import WIDE, Column, informative, message, name_text, print_json, print_table, progress_bar
 from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
@@ -217,20 +208,12 @@ def _print_plan(plan: Plan) -> None:
     types = [step.old if step.new == step.old else f"{step.old} → {step.new}" for step in steps]
     columns = [
         Column("name", [name_text(step.source) for step in steps], elastic=True),
-        Column(
-            "becomes",
-            ["" if s.target == s.source else name_text(s.target) for s in steps],
-            elastic=True,
-        ),
+        Column("becomes", ["" if s.target == s.source else name_text(s.target) for s in steps], elastic=True),
         Column("action", [step.action for step in steps]),
         Column("type", types, elastic=max(map(len, types), default=0) > WIDE),
         Column("shape", [shape_text(step.shape) for step in steps], elastic=True),
         Column("size", [human_nbytes(step.nbytes) for step in steps], right=True),
-        Column(
-            "tied to",
-            ["" if step.tied is None else name_text(step.tied) for step in steps],
-            elastic=True,
-        ),
+        Column("tied to", ["" if step.tied is None else name_text(step.tied) for step in steps], elastic=True),
     ]
     print_table([column for column in columns if column.title == "name" or informative(column, "")])
     print(

@@ -25,7 +25,7 @@ __all__ = ["STEPS", "command"]
 
 
 class Step(NamedTuple):
-    """One line to run, and what came of it."""
+    """One line to run, and its result."""
 
     run: str
     about: str = ""
@@ -69,8 +69,7 @@ STEPS: tuple[Step, ...] = (
     _python('tg.open("store://run#main")["head"].cid()'),
     Step("tensorglot convert model.bt model.npy", "A conversion that would lose something stops and says what."),
     _python(
-        '_ = shutil.copy("model.bt", "cut.bt"); os.truncate("cut.bt", 2_000_000)',
-        "A truncated download is detected.",
+        '_ = shutil.copy("model.bt", "cut.bt"); os.truncate("cut.bt", 2_000_000)', "A truncated download is detected."
     ),
     Step("tensorglot verify cut.bt"),
 )

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tensorglot.cli.options import (
-    as_json,
-    source_of,
-    storage_option,
-    storage_options,
-)
+from tensorglot.cli.options import as_json, source_of, storage_option, storage_options
 from tensorglot.cli.terminal import WIDE, Column, informative, name_text, print_json, print_table, progress_bar
 from tensorglot.errors import escape, plural
 
@@ -125,7 +120,7 @@ def print_diff(
 
 
 def _rows(found: Diff) -> list[Row]:
-    """The changes, those of one tensor together, in the order of the files."""
+    """The changes grouped by tensor, in the order of the files."""
     groups: dict[tuple[str | None, str | None], list[Change]] = {}
     for change in found.changes:
         groups.setdefault((change.tensor, None if change.tensor is not None else change.key), []).append(change)

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import (
-    as_json,
-    pairs,
-    storage_option,
-    storage_options,
-    target_of,
-    writing_options,
-)
+from tensorglot.cli.options import as_json, pairs, storage_option, storage_options, target_of, writing_options
 from tensorglot.cli.terminal import message, print_json, progress_bar
 from tensorglot.errors import human_nbytes, plural
 

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import click
 
-from tensorglot.cli.options import (
-    as_json,
-    source_of,
-    storage_option,
-    storage_options,
-)
+from tensorglot.cli.options import as_json, source_of, storage_option, storage_options
 from tensorglot.cli.terminal import message, print_json, progress_bar
 from tensorglot.errors import plural
 

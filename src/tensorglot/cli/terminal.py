@@ -182,6 +182,7 @@ def _fit(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
     elastic = [i for i, column in enumerate(columns) if column.elastic and widths[i] > NARROWEST]
     rigid = sum(widths) - sum(widths[i] for i in elastic)
     left = room - rigid - len(GAP) * (len(widths) - 1)
+    # The narrowest first: what it does not need of its share is left for the wider ones.
     for done, i in enumerate(sorted(elastic, key=widths.__getitem__)):
         share = max(NARROWEST, left // (len(elastic) - done))
         widths[i] = min(widths[i], share)
@@ -245,7 +246,7 @@ def _terminal_width() -> int:
 
 
 def screen_lines() -> int:
-    """The lines of the terminal; 24 where there is none."""
+    """The lines of the terminal; 24 without a terminal."""
     return shutil.get_terminal_size().lines
 
 

@@ -43,7 +43,7 @@ class Atom:
     limit: int = 0
     """For the check "limit": the first byte value that is not allowed."""
     optional: bool = False
-    """Whether the values are those of an option, where the sentinel passes the check."""
+    """Whether the values are in an option: then the sentinel passes the check."""
     sentinel: bytes | None = None
     """The bytes of a missing value, in an option."""
 

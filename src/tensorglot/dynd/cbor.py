@@ -245,5 +245,5 @@ def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -
             raise InputError("the data is in another block: pass store=", rule="dynd.cbor.link")
         data = data_bytes(data, fetch, size)
     if not isinstance(data, bytes | memoryview) or len(data) != size:
-        raise _refuse(f"the node says {size} bytes of data, but has another number", "node")
+        raise _refuse(f"a node must have as many bytes of data as its size says ({size})", "node")
     return parse_data_type(text, limits), data

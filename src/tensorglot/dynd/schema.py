@@ -74,7 +74,7 @@ class Node:
     axis: tuple[int, ...] = ()
     """The order of the leading dims when stored; empty for the plain order."""
     atom: Atom | None = None
-    """The elements of a BLOCK; of an OPTION those of its child, if a bit pattern marks missing values."""
+    """The elements of a BLOCK. An OPTION has the atom of its child, if a bit pattern marks missing values."""
     nbytes: int | None = None
     """The size of one value, if all have the same."""
     least: int = 0
@@ -116,7 +116,7 @@ class Node:
 
     @property
     def names(self) -> list[str]:
-        """Names of the children of a SEQUENCE; those of a tuple are numbers."""
+        """Names of the children of a SEQUENCE: field names of a struct, numbers of a tuple."""
         if isinstance(self.type, ty.Struct):
             return [name for name, _ in self.type.fields]
         return [str(i) for i in range(len(self.children))]
@@ -200,7 +200,7 @@ def _steps(node: Node) -> list[str]:
 
 
 def _node(type: Type, inner: list[Node]) -> Node:
-    """The node of a type, given those of the types inside it."""
+    """The node of a type. `inner` has the nodes of the types inside it."""
     if isinstance(type, ty.Merkle) and ty.symbolic(type.element):
         # The shortest: a length, a type of two characters such as `()`, a CID of 36 bytes.
         return Node(Kind.BOX, type, least=39, objects=1)

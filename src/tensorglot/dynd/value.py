@@ -125,7 +125,7 @@ def inside(root: Node) -> list[Node]:
 
 
 def take(root: Node, columns: Sequence[Column], picked: Picked) -> list[Column]:
-    """The columns of some of the values of a node, in the order of `inside`. `columns` are those of its plan."""
+    """The columns of some values of a node, in the order of `inside(root)`. `columns` has one per node of the plan."""
     out: list[Column] = []
     stack: list[tuple[Node, Picked | None]] = [(root, picked)]
     while stack:

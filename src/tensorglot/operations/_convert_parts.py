@@ -161,6 +161,8 @@ def _cut(segments: Iterator[_Segment], least: int, *, last: bool) -> Iterator[_S
         together[-1] += held
     elif held:
         together.append(held)
+    # Parts are numbered in the order of the file; a span has as many as it has whole multiples of `least`, and the
+    # last of them takes the rest.
     for some in together:
         nbytes = sum(map(_nbytes, some))
         count = max(1, nbytes // least)
@@ -211,7 +213,7 @@ def _upload_span(archive: Archive, span: _Span, plan: Plan, strict: bool, upload
                 nbytes = span.sizes[len(etags)]
                 etags.append(upload.send(span.first_part + len(etags), held[:nbytes]))
                 del held[:nbytes]
-        if isinstance(segment, _RowSpan) and segment.begin == 0:
+        if isinstance(segment, _RowSpan) and segment.begin == 0:  # one digest per row, also if it is cut into pieces
             digests.append(b"" if running is None else running.digest())
     etags.append(upload.send(span.first_part + len(etags), held))
     return _Sent(accounts_of(codecs), etags, digests)

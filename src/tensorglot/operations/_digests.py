@@ -51,6 +51,8 @@ def digests(stretches: Sequence[Stretch], seen: Callable[[int], None] = lambda n
     """The digest of each, in order. `seen` is called with the number of bytes hashed, from any thread."""
     found = [b""] * len(stretches)
     count = default_threads()
+    # A stretch above one thread's share would be hashed last, by one thread, while the others are idle: it is
+    # hashed first, with the other threads reading ahead.
     share = max(READ_NBYTES, sum(stretch.nbytes for stretch in stretches) // count)
     large = [i for i, stretch in enumerate(stretches) if count > 1 and stretch.nbytes > share]
     for i in large:

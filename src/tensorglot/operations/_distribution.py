@@ -85,6 +85,7 @@ class _Prefixes:
         bits = values.view(np.uint64)
         keys = ((bits & _MAGNITUDE) >> np.uint64(_SHIFT)).view(np.int64) << 1  # the sign last: values lie together
         keys |= (bits >> np.uint64(63)).view(np.int64)
+        # Counted from the smallest key on: a bincount over all 2^20 keys would cost more than the block.
         first = int(keys.min())
         found = np.bincount(keys - first)
         self._counts[first : first + len(found)] += found
@@ -104,7 +105,7 @@ class _Prefixes:
 
 
 class _Steps:
-    """Counts in equal steps of 2**exponent, which are multiples of it."""
+    """Counts in equal steps of 2**exponent; each step begins at a multiple of its size."""
 
     def __init__(self) -> None:
         self._exponent: int | None = None
@@ -123,6 +124,7 @@ class _Steps:
                 last = max(last, (self._first + len(self._counts) - 1) >> (exponent - self._exponent))
             if last - first < _STEPS:
                 break
+            # As many doublings as the range has more bits than _STEPS; one, if it has as many and is still too wide.
             exponent += (last - first).bit_length() - (_STEPS - 1).bit_length() or 1
         self._widen(exponent, first, last)
         # Exact in float64: the numbers have at most 53 bits. A product is several times faster than ldexp.
@@ -173,6 +175,7 @@ class Distribution:
         self.count += len(values)
         self.low, self.high = min(low, self.low), max(high, self.high)
         self.whole = dtype.kind in ("integer", "bool")
+        # Up to _KEPT_COUNT values are kept; when one more arrives, the kept ones are counted after all.
         if self._kept is not None and self.count <= _KEPT_COUNT:
             self._kept.append((block.copy(), values.copy()))
             return
@@ -215,7 +218,7 @@ class Distribution:
         def element(rank: int) -> float:
             if rank in (0, self.count - 1):
                 return self.high if rank else self.low
-            value = min(finder.find(rank) for finder in finders)[1]
+            value = min(finder.find(rank) for finder in finders)[1]  # of the narrowest bucket
             return round(value) if self.whole else value
 
         results = []
@@ -243,6 +246,7 @@ class Distribution:
         edges = np.linspace(low / 2, high / 2, bins + 1) * 2  # halves: the range may exceed float64
         found = [finder.count_below(edges[1:-1]) for finder in self._finders()]
         unsure, below = (np.array(column) for column in zip(*found, strict=True))
+        # For each edge the way of counting that cuts the smaller bucket; then made monotonic, since ways alternate.
         below = np.take_along_axis(below, unsure.argmin(axis=0)[None], axis=0)[0]
         cumulative = np.rint(np.maximum.accumulate(below)).astype(np.int64)
         return edges.tolist(), np.diff(cumulative, prepend=0, append=self.count).tolist()
@@ -313,6 +317,7 @@ class Tally:
             if max(-low, high) > EXACT:
                 self.zeros += len(block) - int(np.count_nonzero(block))
                 self._widen(low, high)
+                # Beyond 2^53 the values themselves would be rounded: their distances from the minimum are summed.
                 distances = block.view(np.uint64) - np.uint64(low % (1 << 64))
                 self._real.add(distances.astype(np.float64), low)
                 self._add_magnitudes(block, dtype, block.astype(np.float64))

@@ -119,6 +119,7 @@ def run_jobs(executor: Executor, work: Callable[..., T], jobs: Iterable[tuple[An
     waiting: deque[Any] = deque()
     try:
         for job in jobs:
+            # Jobs are submitted ahead, but not all at once: results that nobody has taken would fill the memory.
             waiting.append(executor.submit(_call, os.urandom(8), work, job))
             if len(waiting) >= _IN_FLIGHT:
                 yield waiting.popleft().result()

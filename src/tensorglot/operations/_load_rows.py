@@ -115,7 +115,7 @@ def _load(
     try:
         fill(source, pieces, scattered, threads)
     except TruncatedError as error:
-        missing = error.offset or 0
+        missing = error.offset or 0  # the source knows only the offset: find the row around it
         error.tensor = index.names[int(rows[np.argmax((index.begins[rows] <= missing) & (missing < index.ends[rows]))])]
         raise
 
@@ -123,6 +123,7 @@ def _load(
     steps = np.diff(places.offsets, append=0)
     for a, b in pairwise(_runs(index, order, places.groups, steps)):
         views = _views(index, int(order[a]), b - a, buffers[group_of[a]], int(places.offsets[a]), int(steps[a]))
+        # A row at an odd offset of its slab: NumPy is slower on such an array, and C libraries may refuse it.
         arrays += views if views[0].flags.aligned else [view.copy() for view in views]
     if len(order) == len(index.names):
         in_order = [arrays[i] for i in np.argsort(order).tolist()]

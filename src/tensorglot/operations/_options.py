@@ -52,7 +52,7 @@ class SaveOptions:
         """The choice for each tensor. A choice that the format does not support is an error."""
         compression = _settle(self.compression, None, index.names, "compression")
         checksum = _settle(self.checksum, AUTO, index.names, "checksum")
-        if AUTO in checksum.choices:
+        if AUTO in checksum.choices:  # replaced by what AUTO means for each tensor, exceptions included
             kept = keep_checksums(index, spec, version)
             exceptions = dict(kept.exceptions) if checksum.default == AUTO else {}
             for name, choice in checksum.exceptions.items():

@@ -66,6 +66,7 @@ def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
 
 def _overlaps_itself(array: NDArray[Any]) -> bool:
     """Whether elements of an array overlap; True if its strides do not decide it."""
+    # From the smallest stride up: the elements so far span `reached` bytes, so a larger stride keeps them apart.
     reached = array.itemsize
     for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
         if size > 1 and stride < reached:

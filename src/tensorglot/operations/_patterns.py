@@ -116,6 +116,7 @@ def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
     for name in names:
         if name in choices:
             found[name] = choices[name]
+        # Also for a name that has its own choice: a pattern counts as used if it matches any tensor.
         fitting = [key for key, fits in patterns.items() if fits(name)]
         unused.difference_update(fitting)
         if fitting:

@@ -71,7 +71,7 @@ class Piece(NamedTuple):
         return len(self.memory)
 
     def cut(self, nbytes: int) -> list[Piece]:
-        """The same in pieces of at most `nbytes`."""
+        """The piece cut into pieces of at most `nbytes`."""
         return [
             Piece(self.begin + offset, self.memory[offset : offset + size], self.follower, self.start + offset)
             for offset, size in cut(self.nbytes, nbytes)
@@ -156,7 +156,7 @@ def _jobs(pieces: Iterable[Piece]) -> list[list[Piece]]:
     room = count = 0
     for piece in pieces:
         most, nbytes = READ_NBYTES if piece.follower is None else FOLLOWED_NBYTES, piece.nbytes
-        if nbytes <= most:
+        if nbytes <= most:  # small: added to the last job, while that has room
             if nbytes > room or count >= BATCH or not jobs:
                 jobs.append([])
                 room, count = READ_NBYTES, 0
@@ -165,5 +165,5 @@ def _jobs(pieces: Iterable[Piece]) -> list[list[Piece]]:
             count += 1
             continue
         jobs += [[part] for part in piece.cut(most)]
-        room = 0
+        room = 0  # the last job is part of a large piece: small ones begin a new job
     return jobs

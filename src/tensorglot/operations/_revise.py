@@ -128,7 +128,7 @@ def _combine(archive: Archive, added: Archive, names: Sequence[str], metadata: M
 
 
 def refuse_sidecar(archive: Archive, place: Place) -> None:
-    """Checksums beside a file would not be those of its new tensors."""
+    """Refuses to change the tensors of a file with a sidecar: its checksums would be wrong."""
     if read_sidecar(place, archive.limits) is not None:
         raise sidecar_error(place)
 

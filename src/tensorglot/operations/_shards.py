@@ -128,6 +128,7 @@ def open_shards(place: Place, limits: Limits, strict: bool, open_file: Callable[
         ]
         if strict and notes:
             raise FormatError(notes[0].message, rule=notes[0].rule)
+        # From here on the joined index owns the files.
         joined = join_archives(archives, formats[0] if formats else _format_of(place.name), metadata, notes)
         on_error.pop_all()
     return joined

@@ -195,6 +195,7 @@ def _keys(index: Index) -> Iterator[Key]:
 def _rest_digest(archive: Archive, algorithm: str) -> bytes:
     """The digest of all bytes outside the tensors."""
     source, index = _one_source(archive), archive.index
+    # In the order of the file, a gap is where a row begins after all rows before it have ended.
     order = np.argsort(index.begins, kind="stable")
     begins = np.append(index.begins[order], source.size)
     reached = np.concatenate([[0], np.maximum.accumulate(index.ends[order])])

@@ -243,6 +243,7 @@ def _part_changes(name: str, x: Tensor, y: Tensor, tolerance: Tolerance) -> Iter
     if one.nbytes != two.nbytes and _unknown(one, two):
         yield Change("values", x.name, label, f"{one.nbytes} bytes", f"{two.nbytes} bytes")
         return
+    # GGUF's blocks: first the stored bytes, without a tolerance; only if they differ, the real values.
     values = compare(one, two, x.name, EXACT if x.layout.startswith("gguf.") else tolerance)
     if values.changed and x.layout.startswith("gguf.") and can_dequantize(x.layout):
         label, values = None, compare_streams(real_values(x), real_values(y), tolerance)

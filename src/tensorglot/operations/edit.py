@@ -278,6 +278,7 @@ def _chunks(archive: Archive, metadata: Mapping[str, Any], spec: Format, version
 def _write_tail(
     path: str | os.PathLike[str], archive: Archive, chunks: Iterator[Chunk], stamp: Stamp, durable: bool
 ) -> Stamp:
+    # The index is at the end exactly if the first chunk is everything before it, copied from the file itself.
     first, *rest = chunks
     if not (isinstance(first, Span) and first.source is archive.source and first.begin == 0) or any(
         isinstance(chunk, Span) for chunk in rest

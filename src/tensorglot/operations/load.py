@@ -92,6 +92,7 @@ def load_archive(
     if names is not None:
         archive = archive.select(names)
     rows = _rows(archive.index, names)
+    # By columns if possible: without a Tensor for each. A mapped file is returned as views of its memory.
     direct = _all_direct(archive.index, rows, out)
     if len(rows) <= FEW and archive.index.tensor_nbytes[rows].sum() < FEW_NBYTES:
         return _load_each(archive, rows, out, threads)
@@ -200,7 +201,7 @@ def _load_each(
             read([i])
         else:
             others.append(i)
-    batch = max(1, min(BATCH, len(others) // 32))
+    batch = max(1, min(BATCH, len(others) // 32))  # about 32 jobs at least, so that all threads have work
     for_each(read, [others[start : start + batch] for start in range(0, len(others), batch)], threads)
     return loaded
 

@@ -1,4 +1,4 @@
-"""Opening: make a source, detect its format, read its index, return an archive; or join those of shards."""
+"""Opening: make a source, detect its format, read its index, return an archive. Archives of shards are joined."""
 
 from __future__ import annotations
 

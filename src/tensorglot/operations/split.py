@@ -145,6 +145,7 @@ def _groups(index: Index, shard_nbytes: int) -> Iterator[NDArray[np.int64]]:
     ends = before[index.row_offsets]
     first = 0
     while first < len(index.names):
+        # The last tensor whose end is within the size; at least one tensor, however large it is.
         last = int(np.searchsorted(ends, ends[first] + shard_nbytes, side="right")) - 1
         last = max(last, first + 1)
         yield np.arange(first, last)

@@ -57,7 +57,7 @@ def branches(entries: Sequence[Entry], depth: int, key: Callable[[Branch], Any] 
         made = [(_branch(name, level, groups[name]), groups[name]) for name in _by_number(groups, len(prefix))]
         if key is not None:
             made.sort(key=lambda pair: key(pair[0]))
-        return made[::-1]
+        return made[::-1]  # `waiting` is a stack: the first of them must be popped first
 
     found: list[Branch] = []
     waiting = below("", 0, entries)

@@ -137,7 +137,7 @@ def verify(
         container = named(archive.format)[0].container
         if deep and container.inspect is not None:
             problems += map(Problem.of, container.inspect(archive))
-        problems = list(dict.fromkeys(problems))
+        problems = list(dict.fromkeys(problems))  # several checks may find the same problem
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
         if sums == "write" and place is not None and not problems:
             write_sidecar(archive, place)
@@ -181,14 +181,14 @@ def _look(
     seen: _Seen,
     tensors: range | None = None,
 ) -> tuple[list[Problem], list[Checked]]:
-    """All checksums, those of a sidecar included, and with `deep` the values; of all tensors, or of some."""
+    """Checks the checksums of all or some tensors: the format's own and a sidecar's; with `deep` also the values."""
     looked = archive if tensors is None else archive.with_index(archive.index.take(np.array(tensors, np.int64)))
     stored = int((looked.index.ends - looked.index.begins).sum())
     checked: list[Checked] = []
     if looked.index.checksums is not None or looked.index.codecs:
         seen.expect(stored)
         checked += check_archive(looked, seen)
-    if looked.index.cids is not None:
+    if looked.index.cids is not None:  # a commit of a store
         seen.expect(stored)
         checked += _read_all(looked, seen)
     problems: list[Problem] = []

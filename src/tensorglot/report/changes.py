@@ -69,7 +69,7 @@ def index_changes(one: Archive, two: Archive, names: list[str]) -> dict[int, lis
 
 
 def change_card(changes: list[Change], one: Archive, two: Archive, cells: int) -> list[dict[str, Any]]:
-    """The changes of one tensor; those of values with the place of the differences."""
+    """The changes of one tensor; changes of values say where in the tensor they are."""
     return [
         {**jsonable(change.to_dict()), "text": change.what, "where": _where(change, one, two, cells)}
         for change in changes

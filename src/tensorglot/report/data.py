@@ -199,7 +199,7 @@ def _encode(grid: Grid) -> dict[str, Any]:
 
 
 def spark(card: dict[str, Any]) -> str | None:
-    """The histogram of the first part in a few digits: `0013798631000`; None where there is none."""
+    """The histogram of the first part in a few digits: `0013798631000`; None without a histogram."""
     for part in card["parts"][:1]:
         histogram = part.get("histogram")
         if not histogram:

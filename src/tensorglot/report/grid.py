@@ -149,7 +149,7 @@ def _segments(edges: NDArray[np.int64], start: int, count: int) -> tuple[slice, 
 
 
 def encode_plane(plane: Plane) -> dict[str, Any]:
-    """Levels between the least and the greatest value, 16 bits each; 0 where there is none."""
+    """A plane as 16-bit levels between its least and its greatest value; 0 for a cell without a value."""
     known = np.isfinite(plane)
     if not known.any():
         return {"low": 0.0, "high": 0.0, "levels": _base64(np.zeros(plane.size, "<u2"))}

@@ -107,6 +107,7 @@ def _align(archive: Archive, spec: Format, settled: WriteOptions) -> Archive:
     if not spec.container.raw_rows:
         return archive
     padded = archive.with_index(replace(archive.index, metadata={PADDING: ""}))
+    # The length of everything before the first row, with an empty value; then as many spaces as are missing.
     before = takewhile(lambda chunk: not isinstance(chunk, RowPlace), file_layout(padded, spec, settled))
     spaces = -sum(map(len, before)) % ALIGNMENT
     return archive.with_index(replace(archive.index, metadata={PADDING: " " * spaces}))

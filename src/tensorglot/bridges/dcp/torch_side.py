@@ -19,15 +19,7 @@ from tensorglot.extras import library
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "array_of",
-    "dtype_name",
-    "dtype_named",
-    "encode_value",
-    "makers",
-    "metadata_module",
-    "register",
-]
+__all__ = ["array_of", "dtype_name", "dtype_named", "encode_value", "makers", "metadata_module", "register"]
 
 _OPAQUE = ("torch.float4_e2m1fn_x2",)
 """Element types that tensorglot has no element type for (two values in a byte): stored as bytes."""

@@ -104,6 +104,7 @@ class Writer:
                 boxes[name] = array_of(name, data)
                 results.append(_result(item, boxes[name].nbytes, (plan.storage_data, name)))
         links = self._target.write(plan.storage_data, boxes)
+        # Only results travel to the coordinator, so the links of this rank go with the first of them.
         if results:
             results[0] = replace(results[0], storage_data=_Linked(results[0].storage_data, links))
         future: Future[list[WriteResult]] = torch.futures.Future()
@@ -137,7 +138,7 @@ def _result(item: WriteItem, nbytes: int, stored: object) -> WriteResult:
 
 
 def _box_names(items: Sequence[WriteItem]) -> list[str]:
-    """The name of each box in the file of its rank: the tensor's, with its offsets if there are several of it."""
+    """The name of each box in its rank's file: the tensor's name, with offsets if the rank has several boxes of it."""
     counts: dict[str, int] = {}
     for item in items:
         counts[item.index.fqn] = counts.get(item.index.fqn, 0) + 1

@@ -58,11 +58,7 @@ def init(store: str, as_json: bool) -> None:
 @store_argument
 @click.argument("file", type=click.Path())
 @click.option(
-    "--ref",
-    default="main",
-    show_default=True,
-    help="The ref to move to the new commit.",
-    shell_complete=complete_refs,
+    "--ref", default="main", show_default=True, help="The ref to move to the new commit.", shell_complete=complete_refs
 )
 @click.option("-m", "--message", "text", default="", help="A message.")
 @click.option("--metadata", multiple=True, metavar="KEY=VALUE", help="Metadata, instead of that of the file.")

@@ -135,7 +135,7 @@ def _range(node: Node, values: NDArray[Any]) -> Iterator[Fault]:
 
 
 def _fault_in(node: Node, number: int, rule: str, message: str) -> Fault:
-    """A fault of an element of a BLOCK, given by its number among those of all values."""
+    """A fault of element `number` of a BLOCK, counted through all of its values."""
     row, element = divmod(number, node.size)
     return Fault(node, row, element * node.block.nbytes, rule, message)
 
