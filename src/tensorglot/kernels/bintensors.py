@@ -29,6 +29,7 @@ else:
         invalid_utf8,
         is_ascii,
         little,
+        longlongs_at,
         longlongs_of,
         uchars_of,
     )
@@ -244,16 +245,10 @@ class Columns:
         self.code = uchars_of(self.codes)
         self.dim = longlongs_of(self.dims)
         self.tensor_begin = longlongs_of(self.numbers)
-        if cython.compiled:
-            self.tensor_end = self.tensor_begin + rows
-            self.name_begin = self.tensor_begin + 2 * rows
-            self.name_end = self.tensor_begin + 3 * rows
-            self.dim_offset = self.tensor_begin + 4 * rows
-        else:
-            self.tensor_end = self.tensor_begin[rows:]
-            self.name_begin = self.tensor_begin[2 * rows :]
-            self.name_end = self.tensor_begin[3 * rows :]
-            self.dim_offset = self.tensor_begin[4 * rows :]
+        self.tensor_end = longlongs_at(self.tensor_begin, rows)
+        self.name_begin = longlongs_at(self.tensor_begin, 2 * rows)
+        self.name_end = longlongs_at(self.tensor_begin, 3 * rows)
+        self.dim_offset = longlongs_at(self.tensor_begin, 4 * rows)
 
     @cython.cfunc
     def reserve(self, count: cython.Py_ssize_t) -> cython.int:

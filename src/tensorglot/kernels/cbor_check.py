@@ -21,7 +21,7 @@ except ModuleNotFoundError:
 if cython.compiled:
     from cython.cimports.libc.string import memcmp
     from cython.cimports.tensorglot.kernels.cbor_heads import *  # noqa: F403
-    from cython.cimports.tensorglot.kernels.primitives import invalid_utf8, is_ascii, longlongs_of
+    from cython.cimports.tensorglot.kernels.primitives import invalid_utf8, is_ascii, longlongs_at, longlongs_of
 else:
     from tensorglot.kernels.cbor_heads import (
         ARRAY,
@@ -38,7 +38,7 @@ else:
         argument_of,
         head_end,
     )
-    from tensorglot.kernels.primitives import invalid_utf8, is_ascii, longlongs_of
+    from tensorglot.kernels.primitives import invalid_utf8, is_ascii, longlongs_at, longlongs_of
 
 FAULTS = (
     "", "ends", "reserved", "indefinite", "shortest", "order", "duplicate", "key", "tag", "simple", "float", "depth",
@@ -123,20 +123,12 @@ class _Open:
         levels: cython.Py_ssize_t = depth + 1
         self.memory = np.zeros((5 + 2 * _INLINE_KEYS) * levels, np.int64)
         self.states = longlongs_of(self.memory)
-        if cython.compiled:
-            self.left = self.states + levels
-            self.starts = self.states + 2 * levels
-            self.key_counts = self.states + 3 * levels
-            self.key_marks = self.states + 4 * levels
-            self.key_begins = self.states + 5 * levels
-            self.key_ends = self.key_begins + _INLINE_KEYS * levels
-        else:
-            self.left = self.states[levels:]
-            self.starts = self.states[2 * levels :]
-            self.key_counts = self.states[3 * levels :]
-            self.key_marks = self.states[4 * levels :]
-            self.key_begins = self.states[5 * levels :]
-            self.key_ends = self.key_begins[_INLINE_KEYS * levels :]
+        self.left = longlongs_at(self.states, levels)
+        self.starts = longlongs_at(self.states, 2 * levels)
+        self.key_counts = longlongs_at(self.states, 3 * levels)
+        self.key_marks = longlongs_at(self.states, 4 * levels)
+        self.key_begins = longlongs_at(self.states, 5 * levels)
+        self.key_ends = longlongs_at(self.key_begins, _INLINE_KEYS * levels)
         self.key_sets = [None] * (depth + 1)
 
 

@@ -128,6 +128,10 @@ cdef inline unsigned long long* ulonglongs_of(object array) except? NULL:
     return <unsigned long long*>_memory(array, 8)
 
 
+cdef inline long long* longlongs_at(long long* data, Py_ssize_t at) noexcept nogil:
+    return data + at
+
+
 cdef inline bytes bytes_of(const unsigned char* data, Py_ssize_t begin, Py_ssize_t end):
     return data[begin:end]
 

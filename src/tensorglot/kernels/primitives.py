@@ -38,6 +38,11 @@ uchars_of = longlongs_of = ulonglongs_of = uchars_in
 """The same for arrays that are passed as Python objects; a kernel writes only to those it has made itself."""
 
 
+def longlongs_at(data: Any, at: int) -> Any:
+    """The memory from element `at` on: one of several columns in one array."""
+    return data[at:]
+
+
 def bytes_of(data: Any, begin: int, end: int) -> bytes:
     """A copy of the bytes from `begin` to `end`."""
     return bytes(data[begin:end])

@@ -1,8 +1,8 @@
-"""The tensors of an index of any version, and their rows, each a blob; in our dtypes and layouts.
+"""The tensors of an index of any version, with our dtypes and layouts; each row of a tensor is a blob.
 
-A reader fills the catalogue from the columns of a scan; `rules` are checked on it, once;
-then it becomes the index of an archive. Only tensors that are not dense, and rows of
-unknown dtypes and encodings, are handled one by one in Python.
+A reader fills the catalogue from the columns of a scan, `rules` checks it once, and then it
+becomes the index of an archive. Only tensors that are not dense, and rows of unknown dtypes
+or encodings, are handled one by one in Python.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tensorglot.wire.cbor import Cursor
 __all__ = ["OPAQUE", "RAW", "ZSTD", "Catalogue", "splice_dims"]
 
 RAW, ZSTD, OPAQUE = range(3)
-"""How a blob is encoded. OPAQUE: in a way that we cannot decode."""
+"""How a blob is encoded. OPAQUE: in a way that we cannot decode, so that it can only be copied."""
 
 ATTRIBUTES_NBYTES = 64 << 10
 """Limit for quantized and nested tensors, whose attributes are decoded when the file is opened."""
@@ -40,12 +40,12 @@ ATTRIBUTES_NBYTES = 64 << 10
 
 @dataclass(slots=True, kw_only=True)
 class Catalogue:
-    """Tensors, dense unless they are in `layouts`, and the rows of each."""
+    """Tensors, dense unless they are in `layouts`, and their rows."""
 
     data: bytes
-    """The CBOR of the index, which names are spans of and texts positions in."""
+    """The CBOR of the index. Names are spans of it; positions of other texts and maps are positions in it."""
     base: int
-    """Its offset in the file."""
+    """Offset of the index in the file."""
 
     name_begins: NDArray[np.int64]
     name_ends: NDArray[np.int64]

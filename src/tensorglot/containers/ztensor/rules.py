@@ -1,8 +1,8 @@
 """The rules of an index, each checked in one place for all tensors or rows at once: names, shapes, sizes, offsets.
 
-The reader of a version calls those that the version has. The error names the first
-tensor that breaks a rule, and the byte that describes it. Most files have few tensors, so
-what a call of NumPy costs matters: `count_nonzero` is a fifth of `any`.
+The reader of a version calls the rules of that version. The error names the first tensor
+that breaks a rule, and the byte where it is described. Most files have few tensors, so the
+fixed cost of a NumPy call matters: `count_nonzero` takes a fifth of the time of `any`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Region:
     first: int
     """Lowest offset of a blob that is not empty."""
     end: int
-    """Offset of the index, or of the footer: not behind the end of the file."""
+    """Offset of the index or of the footer, where blobs must have ended."""
     size: int
     """Size of the file."""
     least: int = 0
@@ -65,7 +65,7 @@ class Region:
 
 
 def check_index_nbytes(nbytes: int, offset: int, limits: Limits) -> None:
-    """`offset` is that of the size of the index."""
+    """Checks the size of an index against the limit; `offset` is where the file states that size."""
     limits.check_header(nbytes, "an index", rule="ztensor.limit.index", offset=offset, default=INDEX_NBYTES)
 
 
@@ -85,7 +85,7 @@ def read_index(source: Source, end: int, limits: Limits) -> tuple[bytes, int]:
 
 
 def check_unique(catalogue: Catalogue) -> None:
-    """Checks for duplicate names. Where names are keys of a map, the check of the CBOR finds them."""
+    """Checks for duplicate names. For names that are keys of a map, the validation of the CBOR has done so."""
     twice = catalogue.names.first_duplicate()
     if twice is not None:
         raise _refusal(catalogue, "ztensor.name.duplicate", "duplicate tensor name", catalogue.places[twice], twice)

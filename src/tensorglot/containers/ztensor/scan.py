@@ -42,7 +42,7 @@ Kind: TypeAlias = Literal[
 ]
 """The type of a field, which decides the columns that it fills: see `kernel.KINDS`."""
 _NUMBERS: Mapping[Kind, int] = {"name": 2, "shape": 2, "pair": 2, "word": 0, "silent": 0, "mark": 0}
-"""How many columns of numbers a kind fills, if not one."""
+"""The number of columns of numbers that a kind fills, if that is not one."""
 
 
 class Field(NamedTuple):
@@ -60,8 +60,8 @@ class Record:
     """The fields of the maps to be scanned."""
 
     def __init__(self, title: str, *fields: Field, named: bool, text_keys: bool, name_nbytes: int = 0) -> None:
-        """A `named` record follows its name, which is its first field. `name_nbytes` bounds the length of names, and
-        forbids NUL in them."""
+        """A `named` record is preceded by its name, which is its first field. If `name_nbytes` is not 0, names have 1
+        to that many bytes, and no NUL."""
         self.title = title
         self.fields = fields
         self.named = named
@@ -75,7 +75,7 @@ class Record:
         """The keys, then the words of all fields, as CBOR."""
         self.text_begins = _sums(map(len, texts))
         self.first_words = _sums((len(field.words) for field in fields), len(fields))
-        """Field i has the words first_words[i] up to first_words[i + 1] of the texts."""
+        """The words of field i are the texts first_words[i] to first_words[i + 1]."""
         self.kinds = array("q", [kernel.KINDS.index(field.kind) for field in fields])
         widths = [_NUMBERS.get(field.kind, 1) for field in fields]
         self.number_columns = _sums(widths, 1)
@@ -122,7 +122,7 @@ class Table:
         """Position of each record."""
         self.flags: NDArray[np.uint8] = codes[0]
         self.numbers: dict[str, NDArray[np.int64]] = {key: numbers[at] for key, at in record.number_at.items()}
-        """A column; two for a name (where it begins and ends), a pair, or a shape (its product and where it ends)."""
+        """A column for each field; two for a name (begin and end), a pair, or a shape (product, and end in `dims`)."""
         self.codes: dict[str, NDArray[np.uint8]] = {key: codes[at] for key, at in record.code_at.items()}
         """One more than the position of a value in `words`, 0 if absent."""
 
@@ -135,7 +135,7 @@ class Scanned:
     """The records of an index, the parts inside them, and their shapes."""
 
     data: bytes
-    """The CBOR, followed by the texts that were chunked."""
+    """The CBOR, followed by the texts of indefinite length, their chunks joined."""
     base: int
     """Offset of the CBOR in the file."""
     records: Table

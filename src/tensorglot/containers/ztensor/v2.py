@@ -4,9 +4,9 @@
     footer = u64 offset, u64 length, u64 XXH3-64 of the manifest, u32 version, u32 reserved, magic
 
 The manifest must be deterministic CBOR. Digests cover the decoded bytes. A file with a
-footer and no manifest is a shard of another file, and lists no tensors. Older manifests
-of a file that was appended to are ignored (§2.5). An append that a power cut ended may
-leave zeros behind the footer: they are passed over, with a note, unless strict.
+footer and no manifest is a shard of another file, and lists no tensors. Older manifests of
+a file that was appended to are ignored (§2.5). A power cut during an append may leave zeros
+after the footer: they are ignored, with a note, unless strict.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 
 def footer_end(source: Source) -> int:
-    """Where the footer ends: at the end of the file, or before zeros, as many as `append` can leave there."""
+    """The end of the footer: the end of the file, or the begin of zeros after it, if an append can have left them."""
     end = source.size
     least = max(0, end - TORN_NBYTES)
     if end < FOOTER_2 or source.read_bytes(end - FOOTER_2, FOOTER_2).strip(b"\0"):
