@@ -136,9 +136,8 @@ def test_damage_of_two_deltas_in_a_chain(store: Store, root: Path) -> None:
         old = step(old, seed)
     for pack in damaged[2:]:
         flip(pack, 600)
-    problems = Store(root).check(data=True).problems
-    assert {problem.rule for problem in problems} <= {"store.block.hash", "store.encoding"}
-    assert len(problems) == 2
+    (problem,) = Store(root).check(data=True).problems
+    assert problem.message.startswith(f"packs/{damaged[2].name}: "), "what is on it cannot be judged"
 
 
 def test_damage_of_a_base_names_the_commits_of_all_deltas(store: Store, root: Path) -> None:
