@@ -14,7 +14,7 @@ CREATE  := $(PYTHON) -m venv $(VENV)
 INSTALL := PIP_NO_COMPILE=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo test test-interpreted lint bench bench-quick fuzz fuzz-asan fuzz-guided mutants promises faults store-campaign wheel docs clean
+.PHONY: demo test test-interpreted lint bench bench-quick fuzz fuzz-asan fuzz-guided mutants branches coverage-map promises faults store-campaign wheel docs clean
 
 demo: $(VENV)/.installed
 	@rm -rf $(VENV)/demo
@@ -60,12 +60,19 @@ fuzz-guided: $(VENV)/.test $(VENV)/.guided
 
 # One change to the source for each mutant, which the tests must notice.
 COUNT ?= 300
-mutants: $(VENV)/.test $(VENV)/.mutants
-	$(BIN)/python tests/coverage_map.py
+mutants: coverage-map
+	$(BIN)/python tests/mutants.py $(COUNT) $(SEED)
+
+# Branches of readers, writers, kernels and the store that no test takes: each is an error, unless it is explained.
+branches: coverage-map
+	$(BIN)/python tests/branches.py
+
+# Which test executes which line and branch, with every library that tests use. What was measured is kept.
+coverage-map: $(VENV)/.test $(VENV)/.mutants $(VENV)/.oracles
+	$(BIN)/python tests/coverage_map.py --seconds=240
 	$(BIN)/python tests/coverage_map.py --interpreted kernels cbor_kernel cbor varint_bounds bson_walk safetensors zstd \
 	    corpus_bintensors attacks_bintensors store_encodings dynd_bijection names index bson_embeddings dynd_streams \
 	    dynd_time ztensor_01
-	$(BIN)/python tests/mutants.py $(COUNT) $(SEED)
 
 # The test command of each promise in docs/trust.md.
 promises: $(VENV)/.test

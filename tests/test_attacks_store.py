@@ -348,6 +348,21 @@ def tensor_node(**fields: Any) -> Attack:
     return attack
 
 
+def sparse_node(type: str) -> Attack:
+    """A CSR tensor of 2 × 3 int32 that says that it has another type."""
+    datas = {
+        "values": ("6 * int32", DATA),
+        "indices": ("6 * uint64", np.array([0, 1, 2, 0, 1, 2], "<u8").tobytes()),
+        "indptr": ("3 * uint64", np.array([0, 3, 6], "<u8").tobytes()),
+    }
+    arrays = {name: array_node(*given) for name, given in datas.items()}
+    node = {
+        "attributes": {}, "dynd": 1, "kind": "tensor", "layout": "zt.sparse_csr/1", "type": type,
+        "parts": [{"array": link(arrays[name]), "name": name} for name in datas],
+    }  # fmt: skip
+    return lambda root: publish(root, *(data for _, data in datas.values()), *arrays.values(), encode_node(node))
+
+
 def array(type: str, data: Any = DATA, size: int | None = None) -> Attack:
     return lambda root: publish(root, DATA, array_node(type, data, size))
 
@@ -461,6 +476,8 @@ NODES: dict[str, Attack] = {
     "a sparse tensor of one dimension": tensor_node(layout="zt.sparse_csr/1"),
     "a sparse tensor without indices": tensor_node(layout="zt.sparse_csr/1", type="2 * 3 * int32"),
     "a layout of control characters": tensor_node(layout="\x1b[2J"),
+    "a sparse tensor of another type": sparse_node(type="2 * 3 * float32"),
+    "a sparse tensor of no array type": sparse_node(type="var * int32"),
     "a dense tensor of another type": tensor_node(type="7 * int64"),
     "a tensor of no type": tensor_node(type="(("),
     "attributes that are deep": tensor_node(attributes={"a": [[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]}),
@@ -641,7 +658,8 @@ FOUND: dict[str, str] = {
     "store.block.missing": "a value that links nowhere|an array that is not there|data that is not there|"
     "a parent that is not there|a parent named by SHA-256|metadata of links|to nothing",
     "store.tensor": "a tensor without parts|parts that are numbers|parts with one name|a part without an array|"
-    "a part of no shape|a dense tensor of another type|a tensor of no type",
+    "a part of no shape|a dense tensor of another type|a tensor of no type|"
+    "a sparse tensor of another type|a sparse tensor of no array type",
     "layout.rank": "a sparse tensor of one dimension",
     "layout.parts": "a sparse tensor without indices",
     "store.commit": "a parent that is an array",
@@ -977,6 +995,16 @@ def test_a_folder_that_is_a_link_is_refused(folder: str, root: Path, tmp_path: P
         refused += 1
     assert refused
     assert [path.name for path in outside.iterdir()] == ["precious"]
+
+
+def test_a_pack_without_blocks_is_no_problem(root: Path) -> None:
+    version_2()(root)
+    (path,) = packs(root)
+    data, index = path.read_bytes(), struct.pack("<III", 0, 0, 0)
+    empty = data[:8] + index + struct.pack("<QQ32s8s", 8, len(index), blake3(index).digest(), data[-8:])
+    path.with_name(f"{path.stem[::-1]}.pack").write_bytes(empty)
+    assert_clean(Store(root))
+    assert len(packs(root)) == 2
 
 
 def test_a_store_behind_a_link(root: Path, tmp_path: Path) -> None:

@@ -85,6 +85,61 @@ def test_damage_names_the_block_the_pack_and_the_commits(store: Store, root: Pat
     assert np.array_equal(Store(root).checkout(one.cid)["small"].numpy(), first["small"])
 
 
+def test_a_tensor_that_outgrows_one_chunk_is_packed_again(store: Store, root: Path) -> None:
+    """Its chunks have a tree above them then, which its predecessor has not."""
+    rows = np.random.default_rng(3).standard_normal((6000, 100))
+    for count in (100, 6000):
+        store.commit("main", {"w": rows[:count]})
+    store.repack(grace=0)
+    assert store.check(data=True).ok
+    assert [len(store.checkout(commit.cid)["w"]) for commit in store.log("main")] == [6000, 100]
+
+
+def test_a_ref_whose_file_would_have_too_long_a_name(store: Store) -> None:
+    with pytest.raises(tg.InputError) as caught:
+        store.commit("é" * 60, {"w": np.ones(2)})
+    assert caught.value.rule == "store.ref.name"
+
+
+def test_many_small_tensors_that_are_compressed(store: Store, tmp_path: Path) -> None:
+    small = {f"t{i}": np.arange(200 + i) for i in range(20)}
+    tg.save(tmp_path / "small.zt", small, compression="zstd")
+    store.commit("main", tmp_path / "small.zt")
+    assert same_tensors(store.checkout("main"), small)
+
+
+def test_an_empty_tensor_between_others_is_read_with_them(store: Store) -> None:
+    rows = np.arange(400_000)
+    store.commit("main", {"a": rows, "b": np.zeros((0, 3)), "c": rows[:70_000]})
+    with store.checkout("main") as archive:
+        source = archive.source
+        assert bytes(source.read(0, source.size)) == rows.tobytes() + rows[:70_000].tobytes()
+
+
+def test_damage_of_a_pack_that_will_be_removed_is_no_problem(store: Store, root: Path) -> None:
+    store.commit("main", {"kept": np.arange(3)})
+    known = packs(root)
+    store.commit("other", tensors(1))
+    store.delete("other")
+    store.collect()
+    (pack,) = set(packs(root)) - set(known)
+    flip(pack, 5000)
+    assert Store(root).check(data=True).ok
+
+
+def test_damage_of_two_deltas_in_a_chain(store: Store, root: Path) -> None:
+    old, known, damaged = tensors(1), set[Path](), list[Path]()
+    for seed in range(4):
+        store.commit("main", old)
+        damaged += [path for path in packs(root) if path not in known]
+        known.update(damaged)
+        old = step(old, seed)
+    for pack in damaged[2:]:
+        flip(pack, 600)
+    (problem,) = Store(root).check(data=True).problems
+    assert problem.message.startswith(f"packs/{damaged[2].name}: "), "what is on it cannot be judged"
+
+
 def test_damage_of_a_base_names_the_commits_of_all_deltas(store: Store, root: Path) -> None:
     old = tensors(1)
     commits = [store.commit("main", old)]

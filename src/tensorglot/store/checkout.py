@@ -244,8 +244,8 @@ def _is_small(array: ArrayNode) -> bool:
 
 def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[], Archive] | None) -> Archive:
     """The tensors of a commit."""
-    manifest = Manifest(commit.tensors, partial(read_node, packs), partial(_read_nodes, packs))
-    leaves = manifest.leaves(limits.tensors_or())
+    manifest = Manifest(commit.tensors, partial(read_node, packs))
+    leaves = manifest.leaves(limits.tensors_or(), partial(_read_nodes, packs))
     names = [name for node in leaves for name in node.names]
     digests = [digest for node in leaves for digest in _tensor_digests(node)]
     blocks = packs.read_many(digests, DAG_CBOR)

@@ -141,11 +141,11 @@ def _malformed() -> FormatError:
 
 
 class Manifest:
-    """The names of one commit, read node by node; with `read_each`, all leaves level by level."""
+    """The names of one commit: one of them is found node by node, all of them level by level."""
 
-    def __init__(self, root: CID, read: Read, read_each: Callable[[Sequence[CID]], list[bytes]] | None = None) -> None:
+    def __init__(self, root: CID, read: Read) -> None:
         self.root = root
-        self._read, self._read_each = read, read_each
+        self._read = read
         self._nodes: dict[CID, Node] = {}
 
     def _node(self, link: CID) -> Node:
@@ -182,14 +182,9 @@ class Manifest:
             link = node.links[at]
         raise _deep()
 
-    def entries(self, most: int) -> list[Entry]:
-        """All tensors, in the order of their names; more than `most` are an error."""
-        return [entry for node in self.leaves(most) for entry in zip(node.names, node.links, strict=True)]
-
-    def leaves(self, most: int) -> list[Node]:
-        """The nodes that have them."""
-        if self._read_each is not None:
-            self._read_all(self._read_each)
+    def leaves(self, most: int, read_each: Callable[[Sequence[CID]], list[bytes]]) -> list[Node]:
+        """The nodes that have all tensors, in the order of their names; more than `most` are an error."""
+        self._read_all(read_each)
         found: list[Node] = []
         count, last = 0, b""
         stack = [(self.root, 0, "")]

@@ -127,8 +127,7 @@ class Packs:
         """A pack that was written here."""
         with self._lock:
             self._indexes = {**self._indexes, name: index}
-            if self._table is not None:
-                self._table = Table.of(self._indexes, self.marks)
+            self._table = Table.of(self._indexes, self.marks)
 
     @property
     def table(self) -> Table:
