@@ -241,7 +241,7 @@ class Columns:
         self.filled = 0
         self.codes = np.empty(rows, np.uint8)
         self.dims = np.empty(capacity, np.int64)
-        self.numbers = np.zeros(5 * rows + 1, np.int64)  # one allocation is faster than one for each column
+        self.numbers = np.empty(5 * rows + 1, np.int64)  # one allocation is faster than one for each column
         self.code = uchars_of(self.codes)
         self.dim = longlongs_of(self.dims)
         self.tensor_begin = longlongs_of(self.numbers)
@@ -249,6 +249,10 @@ class Columns:
         self.name_begin = longlongs_at(self.tensor_begin, 2 * rows)
         self.name_end = longlongs_at(self.tensor_begin, 3 * rows)
         self.dim_offset = longlongs_at(self.tensor_begin, 4 * rows)
+        row: cython.Py_ssize_t
+        for row in range(rows):  # every other number is stored before it is used
+            self.name_begin[row] = 0
+        self.dim_offset[0] = 0
 
     @cython.cfunc
     def reserve(self, count: cython.Py_ssize_t) -> cython.int:

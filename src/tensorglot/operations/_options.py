@@ -16,6 +16,7 @@ from tensorglot.errors import Hint, InputError, UnsupportedError
 from tensorglot.model.index import Index
 from tensorglot.operations._patterns import by_pattern
 from tensorglot.operations._progress import Progress
+from tensorglot.wire.checksums import numbers
 
 __all__ = ["AUTO", "Choice", "SaveOptions", "keep_checksums"]
 
@@ -78,6 +79,9 @@ def keep_checksums(index: Index, spec: Format, version: str) -> PerTensor:
     fast, offered = spec.fast_checksums.get(version), spec.checksums_in(version)
     if index.checksums is None or not offered:
         return PerTensor(fast)
+    alike = numbers(index.checksums)
+    if alike is not None:
+        return PerTensor(alike.algorithm if alike.algorithm in offered else fast)
     found = ((index.checksums[row] or "").partition(":")[0] for row in index.row_offsets[:-1].tolist())
     kept = [algorithm if algorithm in offered else fast for algorithm in found]
     default = kept[0] if len(set(kept)) == 1 else fast

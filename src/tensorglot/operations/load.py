@@ -184,8 +184,10 @@ def _load_each(
     loaded: dict[str, NDArray[Any] | Tensor] = dict.fromkeys(names, np.empty(0))
     sizes = index.tensor_nbytes[rows].tolist()
 
+    # One for all: the end of each slab is in small pages, a tenth of the pages if there is one for each batch.
+    slab = Slab.for_arrays([nbytes for nbytes in sizes if nbytes < ALONE_NBYTES])
+
     def read(several: Sequence[int]) -> None:
-        slab = Slab.for_arrays([sizes[i] for i in several if sizes[i] < ALONE_NBYTES])
         for i in several:
             tensor, array = archive[names[i]], out.get(names[i])
             if array is not None:

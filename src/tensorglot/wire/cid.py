@@ -216,7 +216,8 @@ def checkpoint_block(cids: Mapping[str, bytes]) -> bytes:
     """The block of a checkpoint node without metadata and parents; `cids` has the binary CID of each tensor."""
     empty = encode_node({"dynd": 1, "kind": "checkpoint", "meta": {}, "parents": [], "tensors": {}})
     entries = sorted((len(key), key, cid) for key, cid in ((name.encode(), cid) for name, cid in cids.items()))
-    pairs = b"".join([cbor.head(3, size) + key + LINK_HEAD + cid for size, key, cid in entries])
+    heads = {size: cbor.head(3, size) for size in {size for size, _, _ in entries}}
+    pairs = b"".join([heads[size] + key + LINK_HEAD + cid for size, key, cid in entries])
     return empty[:-1] + cbor.head(5, len(cids)) + pairs  # the map of tensors is the last value
 
 

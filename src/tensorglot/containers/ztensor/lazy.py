@@ -47,6 +47,9 @@ class Texts(TextColumn):
         position = int(self._positions[index])
         return Cursor(self._data, pos=position).text("checksum") if position else None
 
+    def __iter__(self) -> Iterator[str | None]:
+        return iter(self[:])
+
     def joined(self) -> bytes | None:
         """All texts concatenated. Digests of one algorithm are ASCII and have one length, so one gather copies all."""
         positions = self._positions
