@@ -183,7 +183,7 @@ def cases() -> list[Case]:
             "torch load and load_state_dict, mmap",
             "module",
             {"tensorglot": partial(into_module, partial(tensorglot, backend="mmap")), **into},
-            {"safetensors": 1.0},
+            {},
         ),
         case("torch load, out=", "module", {"tensorglot": into_tensors, **into}, half_more),
         case(
