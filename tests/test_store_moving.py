@@ -130,6 +130,31 @@ def test_diverged_refs_are_refused(here: Store, there: Store, tmp_path: Path) ->
     assert_clean(here)
 
 
+def test_what_is_received_leaves_a_ref_that_is_ahead(here: Store, there: Store, tmp_path: Path) -> None:
+    steps(here, 1)
+    here.bundle(tmp_path / "first.car", "main")
+    here.push(tmp_path / "there")
+    there.commit("other", {"x": np.zeros(1)})
+    ahead = here.commit("main", {"x": np.ones(1)})
+    assert here.pull(tmp_path / "there").refs == ("other",)
+    here.unbundle(tmp_path / "first.car")
+    assert here.refs()["main"] == ahead.cid
+    assert here.refs() == {"main": ahead.cid, "other": there.refs()["other"]}
+    assert_clean(here)
+
+
+def test_a_tag_of_a_later_commit_is_refused(here: Store, there: Store, tmp_path: Path) -> None:
+    steps(here, 1)
+    here.tag("v", "main")
+    here.push(tmp_path / "there")
+    there.delete("v")
+    there.commit("main", {"x": np.ones(1)})
+    there.tag("v", "main")
+    with pytest.raises(tg.InputError) as caught:
+        there.pull(tmp_path / "here", ["v"])
+    assert caught.value.rule == "store.ref.diverged"
+
+
 def test_refs_are_compared_before_any_moves(here: Store, there: Store, tmp_path: Path) -> None:
     for ref in ("a", "z"):
         here.commit(ref, {"x": np.zeros(3)})

@@ -62,7 +62,7 @@ from tensorglot.store.refs import (
 )
 from tensorglot.store.session import Session, start_session
 from tensorglot.store.stats import CommitCost, StoreStats, commit_costs, store_stats
-from tensorglot.store.transfer import Transferred, copy_missing, forward_ref, transfer
+from tensorglot.store.transfer import Receiver, Transferred, copy_missing, forward_ref, transfer
 from tensorglot.wire.cid import CID, DAG_CBOR
 
 __all__ = ["Store", "open_url"]
@@ -424,7 +424,8 @@ class Store:
         progress: Progress | bool | None = None,
     ) -> Transferred:
         """Copies refs, or those named, to another store: only what it lacks. Its refs move forward, or not at all."""
-        return self._send(Store(url, storage_options), refs, progress, "pushing")
+        there = Store(url, storage_options)
+        return self._send(Receiver(there._backend, there._packs, keep_ahead=False), refs, progress, "pushing")
 
     def pull(
         self,
@@ -434,11 +435,11 @@ class Store:
         storage_options: Mapping[str, Any] | None = None,
         progress: Progress | bool | None = None,
     ) -> Transferred:
-        """Copies refs, or those named, from another store."""
-        return Store(url, storage_options)._send(self, refs, progress, "pulling")
+        """Copies refs, or those named, from another store. Refs that have later commits here stay."""
+        return Store(url, storage_options)._send(self._receiver, refs, progress, "pulling")
 
     def _send(
-        self, target: Store, names: Iterable[str] | None, progress: Progress | bool | None, what: str
+        self, target: Receiver, names: Iterable[str] | None, progress: Progress | bool | None, what: str
     ) -> Transferred:
         refs = (
             list(list_refs(self._backend))
@@ -446,16 +447,17 @@ class Store:
             else [self._ref(name) for name in as_names(names, "refs", "store.refs")]
         )
         with start_progress(progress, what) as report:
-            return transfer(self._packs, target._backend, target._packs, refs, self._ancestors, report)
+            return transfer(self._packs, target, refs, report)
+
+    @property
+    def _receiver(self) -> Receiver:
+        return Receiver(self._backend, self._packs, keep_ahead=True)
 
     def _ref(self, name: str) -> Ref:
         ref = read_ref(self._backend, name)
         if ref is None:
             raise missing_ref(name, self._backend)
         return ref
-
-    def _ancestors(self, cid: CID) -> Iterator[CID]:
-        return (CID.parse(commit.cid) for commit in commits_from(self._packs, [cid]))
 
     def bundle(
         self,
@@ -513,7 +515,7 @@ class Store:
             self._adopt(session, bundle.commit)
             commit = self._read_commit(bundle.commit)
             ref = Ref.new(bundle.ref, bundle.commit, "tag" if bundle.tag else "branch", None)
-            forward_ref(self._backend, ref, self._ancestors)
+            forward_ref(self._receiver, ref, self._packs)
         return commit
 
     # Values

@@ -5,7 +5,9 @@ record, with the bases of deltas. Each block is decoded and compared with its CI
 it is written. The target's packs become visible every 256 MiB, so a transfer that was
 killed goes on where it stopped. The refs are moved last.
 
-A ref moves forward only: the target's commit must be an ancestor of the new one. All refs
+A ref moves forward only: the target's commit must be an ancestor of the new one. Where it
+is a descendant, the target has the new one already: a receiver keeps its ref
+(`keep_ahead`), a sender gets an error, since its commit is not the latest one. All refs
 are compared before anything is copied.
 """
 
@@ -13,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tensorglot.errors import InputError, escape, human_nbytes, plural
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._progress import Progress
 from tensorglot.store.backend import Backend
 from tensorglot.store.copying import Copy, add_copy, read_copy
+from tensorglot.store.lineage import commits_from
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import Walk
 from tensorglot.store.refs import Ref, read_ref, swap_ref
@@ -26,12 +30,9 @@ from tensorglot.store.session import Session, start_session
 from tensorglot.threads import ordered_map
 from tensorglot.wire.cid import CID, RAW
 
-__all__ = ["Transferred", "bases_of", "copy_missing", "forward_ref", "transfer"]
+__all__ = ["Receiver", "Transferred", "bases_of", "copy_missing", "forward_ref", "transfer"]
 
 FLUSH_NBYTES = 256 << 20
-
-History = Callable[[CID], Iterable[CID]]
-"""A commit and all its ancestors."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -50,6 +51,15 @@ class Transferred(Record):
         return f"Transferred({names}: {plural(self.blocks, 'block')}, {human_nbytes(self.nbytes)})"
 
 
+class Receiver(NamedTuple):
+    """The store that gets commits."""
+
+    backend: Backend
+    packs: Packs
+    keep_ahead: bool
+    """Whether a ref that has later commits already stays; otherwise it is an error."""
+
+
 def bases_of(packs: Packs, cids: Iterable[CID], have: Callable[[bytes], bool]) -> dict[bytes, int]:
     """The digests and codecs of blocks, and of the bases that their deltas need and that the receiver lacks."""
     wanted = {cid.digest: cid.codec for cid in cids}
@@ -63,19 +73,17 @@ def bases_of(packs: Packs, cids: Iterable[CID], have: Callable[[bytes], bool]) -
     return wanted
 
 
-def transfer(
-    source: Packs, backend: Backend, target: Packs, refs: Iterable[Ref], history: History, progress: Progress | None
-) -> Transferred:
-    """Copies what refs lead to, and moves the refs of the target."""
+def transfer(source: Packs, store: Receiver, refs: Iterable[Ref], progress: Progress | None) -> Transferred:
+    """Copies what refs lead to, and moves the refs of the store."""
     source.refresh()
     refs = list(refs)
     moved: list[str] = []
-    with start_session(backend, target) as session:
+    with start_session(store.backend, store.packs) as session:
         for ref in refs:
-            _check_forward(backend, ref, read_ref(backend, ref.name), history)
+            _must_move(store, ref, read_ref(store.backend, ref.name), source)
         blocks, nbytes = copy_missing(source, session, [ref.cid for ref in refs], progress)
         for ref in refs:
-            if forward_ref(backend, ref, history, moved):
+            if forward_ref(store, ref, source, moved):
                 moved.append(ref.name)
     return Transferred(tuple(moved), blocks, nbytes)
 
@@ -111,28 +119,36 @@ def copy_missing(
     return len(wanted), total
 
 
-def forward_ref(backend: Backend, ref: Ref, history: History, moved: Sequence[str] = ()) -> bool:
-    """Moves a ref of a store to a commit that comes after its present one. False if it is there already.
+def forward_ref(store: Receiver, ref: Ref, source: Packs, moved: Sequence[str] = ()) -> bool:
+    """Moves a ref of a store to a commit of `source` that comes after its present one. False if it stays.
 
     `moved` are the refs that were moved before, for the error.
     """
     while True:
-        old = read_ref(backend, ref.name)
-        _check_forward(backend, ref, old, history, moved)
-        if old is not None and old.cid == ref.cid:
+        old = read_ref(store.backend, ref.name)
+        if not _must_move(store, ref, old, source, moved):
             return False
-        if swap_ref(backend, ref.name, old, Ref.new(ref.name, ref.cid, ref.kind, old)):
+        if swap_ref(store.backend, ref.name, old, Ref.new(ref.name, ref.cid, ref.kind, old)):
             return True
 
 
-def _check_forward(backend: Backend, ref: Ref, old: Ref | None, history: History, moved: Sequence[str] = ()) -> None:
-    """Refuses a ref that stands for another commit than an ancestor of the new one."""
+def _must_move(store: Receiver, ref: Ref, old: Ref | None, source: Packs, moved: Sequence[str] = ()) -> bool:
+    """Whether a ref has to be moved; an error if it may not."""
     if old is None or old.cid == ref.cid:
-        return
-    if ref.kind == "tag" or old.kind == "tag" or old.cid not in history(ref.cid):
-        done = f"only {', '.join(map(escape, moved))} moved" if moved else "no ref was moved"
-        raise InputError(
-            f"'{escape(ref.name)}' is {old.cid} in {escape(backend.url)}, which is not an ancestor of {ref.cid}; "
-            f"{done}",
-            rule="store.ref.diverged",
-        )
+        return old is None
+    if ref.kind != "tag" and old.kind != "tag":
+        if _is_ancestor(source, old.cid, ref.cid):
+            return True
+        store.packs.refresh()  # another process may have committed
+        if store.keep_ahead and _is_ancestor(store.packs, ref.cid, old.cid):
+            return False
+    done = f"only {', '.join(map(escape, moved))} moved" if moved else "no ref was moved"
+    raise InputError(
+        f"'{escape(ref.name)}' is {old.cid} in {escape(store.backend.url)}, which is not an ancestor of {ref.cid}; "
+        f"{done}",
+        rule="store.ref.diverged",
+    )
+
+
+def _is_ancestor(packs: Packs, old: CID, new: CID) -> bool:
+    return any(commit.cid == str(old) for commit in commits_from(packs, [new]))
