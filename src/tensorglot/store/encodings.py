@@ -18,14 +18,14 @@ Bytes behind the last whole element come last, as they are or as XOR. Numbers ar
 little-endian.
 
 Here bodies are decoded; `encoder.py` chooses and makes them. Knows bytes and widths; knows
-no tensor, no CID and no file. Every function may run on several threads at once; bodies
-may come from a stranger.
+no tensor, no CID and no file. Every function may run on several threads at once. Bodies may
+be hostile: a malformed one is a FormatError, never a write outside of the chunk.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple, TypeAlias
@@ -46,7 +46,6 @@ __all__ = [
     "SPARSE_HEAD",
     "WORDS",
     "Encoding",
-    "Operation",
     "apply",
     "apply_chain",
     "check_size",
@@ -74,7 +73,7 @@ SPARSE_HEAD = struct.Struct("<BII")
 WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 _WAITING_NBYTES = 2 << 20
-"""Size of decoded sparse deltas that are applied together."""
+"""Sparse deltas are decoded together up to this size, and then applied in one call of the kernel."""
 _SPARE = bytes(packed.SPARE)
 
 
@@ -129,7 +128,10 @@ def apply(encoding: int, body: memoryview, out: memoryview, *, undo: bool = Fals
 
 
 def apply_chain(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> None:
-    """Applies deltas one after the other, sparse ones together. After an error the contents of `out` are undefined."""
+    """Applies deltas one after the other, neighbours of one kind in one call of a kernel.
+
+    After an error the contents of `out` are undefined.
+    """
     out = memoryview(out).cast("B")
     check_size(out)
     for width, several in groupby(deltas, _packed_width):
@@ -140,18 +142,17 @@ def apply_chain(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> No
 
 
 def _packed_width(delta: tuple[int, memoryview]) -> int:
-    """The width of the elements of a packed delta, or 0."""
+    """The width of the elements of a packed delta; 0 for other deltas, and for a packed one without a body."""
     encoding, body = delta
     return body[0] & 15 if encoding == Encoding.PACKED_DIFFERENCE and body else 0
 
 
 def _apply_packed(bodies: Sequence[memoryview], out: memoryview, *, undo: bool = False) -> None:
-    """Applies packed deltas of elements of one width."""
-    table = np.zeros((len(bodies), packed.COLUMNS), np.int64)
-    table[:, 0] = list(accumulate(map(len, bodies)))
+    """Applies packed deltas whose elements have the same width."""
+    ends = np.fromiter(accumulate(map(len, bodies)), np.int64, len(bodies))
     with scratch() as memory:
         room = memory.room(SCRATCH_NBYTES, 0)
-        if not packed.patch(b"".join((*bodies, _SPARE)), table.reshape(-1), undo, room, out):
+        if not packed.patch(b"".join((*bodies, _SPARE)), ends, undo, room, out):
             raise _malformed("the bits are not those of a packed delta of elements that the chunk has")
 
 
@@ -173,26 +174,26 @@ def _apply_others(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> 
 
 
 class _Body(NamedTuple):
-    """A body in its parts, of which none is decoded."""
+    """A body cut into its parts, which are not decoded yet."""
 
     encoding: int
     width: int
     values: int
-    """Elements that are stored."""
+    """The number of elements that the body has values for."""
     gaps: int
-    """Bytes."""
+    """The size of the gaps, decoded."""
     nbytes: int
-    """Size of the gaps and planes."""
+    """The size of the gaps and planes together, decoded."""
     frame: memoryview
     tail: memoryview
 
     @property
     def patches(self) -> bool:
-        """Whether it is a sparse delta of elements that are words: the kernel `patch` applies it."""
+        """Whether the kernel `planes.patch` applies it: a sparse delta of elements of 1, 2, 4 or 8 bytes."""
         return self.encoding in _SPARSE and self.width in WORDS
 
     def decode(self, out: memoryview) -> memoryview:
-        """The gaps and planes."""
+        """Decodes the gaps and planes into `out`."""
         if self.nbytes:
             try:
                 zstd.decode_whole(self.frame, out)
@@ -206,11 +207,14 @@ def _parse_delta(encoding: int, body: memoryview, nbytes: int) -> _Body:
         raise _malformed(f"encoding {encoding} is {'no delta' if encoding in set(Encoding) else 'unknown'}")
     if encoding == Encoding.PACKED_DIFFERENCE:
         raise _short(packed.HEAD_NBYTES)
-    return _parse(encoding, body, nbytes)
+    parsed = _parse(encoding, body, nbytes)
+    if DELTAS[Encoding(encoding)][1] and parsed.width not in WORDS:
+        raise _malformed(f"differences need elements of 1, 2, 4 or 8 bytes, not {parsed.width}")
+    return parsed
 
 
 def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
-    """The parts of a body of planes or of a sparse delta, for a chunk of `nbytes`."""
+    """Cuts a body of planes, or a sparse delta, for a chunk of `nbytes` into its parts."""
     at = SPARSE_HEAD.size if encoding in _SPARSE else 1
     if len(body) < at:
         raise _short(at - len(body))
@@ -232,7 +236,7 @@ def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
 
 
 def _patch(deltas: Sequence[_Body], out: memoryview, *, undo: bool = False) -> None:
-    """Applies sparse deltas of words of one width."""
+    """Applies sparse deltas whose elements have the same width, that of a word."""
     table = [(each.gaps, each.values, each.encoding == Encoding.SPARSE_DIFFERENCE, 0, 0, 0) for each in deltas]
     ends = list(accumulate(each.nbytes for each in deltas))
     with scratch() as memory, scratch() as other:
@@ -246,23 +250,20 @@ def _patch(deltas: Sequence[_Body], out: memoryview, *, undo: bool = False) -> N
 
 
 def _apply_other(parsed: _Body, out: memoryview, *, undo: bool = False) -> None:
-    """Planes, and sparse deltas of elements that no word has the width of."""
-    sparse, operation = DELTAS[Encoding(parsed.encoding)]
+    """Applies planes, or a sparse XOR of elements whose width is not that of a word."""
+    sparse, difference = DELTAS[Encoding(parsed.encoding)]
     width = parsed.width
     with scratch() as memory:
         room = memory.room(parsed.nbytes + parsed.values * width, 0)
-        delta, data = room[: parsed.values * width], parsed.decode(room[parsed.values * width :])
-        planes.merge(data[parsed.gaps :], width, delta)
-        elements, changes = elements_of(out, width), elements_of(delta, width)
+        values, data = room[: parsed.values * width], parsed.decode(room[parsed.values * width :])
         if sparse:
-            positions = np.empty(parsed.values, np.int64)
+            elements, positions = elements_of(out, width), np.empty(parsed.values, np.int64)
             if not planes.expand(data[: parsed.gaps], len(elements), positions):
                 raise _wrong_gaps()
-            chosen = elements.take(positions, axis=0)
-            operation.restore(chosen, changes, chosen, undo)
-            elements[positions] = chosen
+            planes.merge(data[parsed.gaps :], width, values)
+            elements[positions] ^= elements_of(values, width)
         else:
-            operation.restore(elements, changes, elements, undo)
+            planes.merge_delta(data, width, difference, undo, out)
     _change_tail(out, parsed.tail)
 
 
@@ -283,61 +284,21 @@ def _malformed(what: str) -> FormatError:
     return FormatError(f"malformed chunk: {what}", rule="store.encoding")
 
 
-# Operations
-
-
 def elements_of(chunk: memoryview, width: int) -> Array:
-    """The whole elements: words, or rows of words where there is none of that width."""
+    """The whole elements of a chunk: words, or rows of words if no word has that width."""
     word = WORDS.get(width) or WORDS[8 if width == 16 else 1]
     values = np.frombuffer(chunk, word, len(chunk) // width * width // word.itemsize)
     return values if width in WORDS else values.reshape(-1, width // word.itemsize)
 
 
-class Operation(NamedTuple):
-    combine: Callable[[Array, Array, Array], object]
-    """Writes the delta of the new elements and the old to its third argument, which may be the first."""
-    restore: Callable[[Array, Array, Array, bool], object]
-    """Writes the new elements, from the old ones and the delta, to its third argument; with True the old from the new.
-
-    Uses up the delta.
-    """
-
-
-def _xor(new: Array, old: Array, out: Array) -> None:
-    np.bitwise_xor(new, old, out=out)
-
-
-def _restore_xor(values: Array, delta: Array, out: Array, undo: bool) -> None:
-    np.bitwise_xor(values, delta, out=out)
-
-
-def _subtract(new: Array, old: Array, out: Array) -> None:
-    """The difference as a signed number, in zigzag form: 0, -1, 1, -2, … are 0, 1, 2, 3, …"""
-    np.subtract(new, old, out=out)
-    signed = out.view(f"<i{out.itemsize}")
-    sign = signed >> (8 * out.itemsize - 1)
-    np.left_shift(signed, 1, out=signed)
-    np.bitwise_xor(signed, sign, out=signed)
-
-
-def _restore_difference(values: Array, delta: Array, out: Array, undo: bool) -> None:
-    sign = delta & 1
-    np.negative(sign, out=sign)
-    np.right_shift(delta, 1, out=delta)
-    np.bitwise_xor(delta, sign, out=delta)
-    (np.subtract if undo else np.add)(values, delta, out=out)
-
-
-_XOR = Operation(_xor, _restore_xor)
-_DIFFERENCE = Operation(_subtract, _restore_difference)
 DELTAS = {
-    Encoding.SPARSE_XOR: (True, _XOR),
-    Encoding.XOR_PLANES: (False, _XOR),
-    Encoding.SPARSE_DIFFERENCE: (True, _DIFFERENCE),
-    Encoding.DIFFERENCE_PLANES: (False, _DIFFERENCE),
-    Encoding.PACKED_DIFFERENCE: (True, _DIFFERENCE),
+    Encoding.SPARSE_XOR: (True, False),
+    Encoding.XOR_PLANES: (False, False),
+    Encoding.SPARSE_DIFFERENCE: (True, True),
+    Encoding.DIFFERENCE_PLANES: (False, True),
+    Encoding.PACKED_DIFFERENCE: (True, True),
 }
-"""Whether it lists the elements that differ, and how they are combined with the base."""
+"""Whether an encoding lists the elements that differ, and whether its values are differences; else they are XOR."""
 IS_DELTA = frozenset(DELTAS)
 """Encodings that need the base: `apply` instead of `decode`."""
 _SPARSE = frozenset(encoding for encoding, (sparse, _) in DELTAS.items() if sparse)
