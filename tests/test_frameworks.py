@@ -20,6 +20,7 @@ from arrays import random_array, raw
 from peers import missing
 from tensorglot.bridges import dlpack
 from tensorglot.model.dtypes import BY_NAME, TABLE
+from tensorglot.operations.load import Framework
 
 WHOLE = [row.name for row in TABLE if row.numpy is not None and not row.packed]
 NOT_IN_TORCH = {"float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz"}
@@ -209,8 +210,14 @@ assert not {"torch", "jax"} & set(sys.modules)
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+@pytest.mark.parametrize("name", ["np", "numpy"])
+def test_numpy_has_the_names_of_safetensors(name: Framework) -> None:
+    data = tg.dumps({"w": np.arange(3.0)}, format="bintensors")
+    assert type(tg.loads(data, framework=name)["w"]) is np.ndarray
+
+
 def test_an_unknown_framework_is_refused() -> None:
-    with pytest.raises(tg.InputError, match="'numpy', 'torch', 'jax', 'awkward'"):
+    with pytest.raises(tg.InputError, match="'numpy', 'np', 'torch', 'pt'"):
         tg.loads(b"", framework="caffe")  # type: ignore[arg-type]
 
 
@@ -256,6 +263,7 @@ class TestTorch:
         }
         tg.save(tmp_path / "m.bt", tensors)
         loaded = tg.load(tmp_path / "m.bt", framework="torch")
+        assert type(tg.load(tmp_path / "m.bt", framework="pt")["bool"]) is torch.Tensor
         assert loaded.keys() == tensors.keys()
         for name, tensor in tensors.items():
             assert loaded[name].dtype is tensor.dtype

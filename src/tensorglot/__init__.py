@@ -99,6 +99,7 @@ _MODULES = ("bridges", "bson", "dynd", "jax", "numpy", "report", "store", "torch
 _PROVIDERS = {
     "bridges.find": ("bridges.table", "find"),
     "bridges.framework": ("bridges.table", "framework"),
+    "bridges.framework_name": ("bridges.table", "framework_name"),
     "bridges.from_dlpack": ("bridges.dlpack", "to_numpy"),
     "bridges.torch_out": ("bridges.torch", "shared_array"),
     "dynd.from_parquet": ("bridges.parquet", "from_parquet"),

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.arguments import as_names, check_mapping
+from tensorglot.bridges.table import FRAMEWORKS
 from tensorglot.bridges.table import framework as converter
 from tensorglot.containers.table import TABLE, for_target, named
 from tensorglot.errors import InputError, MissingFile, UnsupportedError
@@ -36,12 +37,6 @@ from tensorglot.operations.save import dumps, save
 
 __all__ = ["DropIn", "SafeOpen", "Slice", "format_for", "safe_open", "their_errors"]
 
-_FRAMEWORKS = {
-    "pt": "torch", "torch": "torch", "pytorch": "torch",
-    "np": "numpy", "numpy": "numpy",
-    "jax": "jax", "flax": "jax",
-}  # fmt: skip
-"""Our name of a framework, by the names that safetensors accepts, and a few more."""
 _DEFAULT = "safetensors"
 _SLAB_NBYTES = 8 << 20
 """Tensors that are read one by one share slabs of this size. A tensor that is kept keeps its whole slab alive."""
@@ -259,9 +254,9 @@ def format_for(filename: object, format: str | None) -> str:
 
 
 def _framework(name: object) -> str:
-    found = _FRAMEWORKS.get(name) if isinstance(name, str) else None
-    if found is None:
-        known = ", ".join(map(repr, _FRAMEWORKS))
+    found = FRAMEWORKS.get(name) if isinstance(name, str) else None
+    if found is None or found == "awkward":  # whose arrays have no device, and no slices of a file
+        known = ", ".join(repr(known) for known in FRAMEWORKS if known != "awkward")
         raise InputError(f"framework must be one of {known}, not {name!r}", rule="load.framework")
     return found
 

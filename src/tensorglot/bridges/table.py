@@ -18,7 +18,7 @@ from tensorglot.arguments import check_choice
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 
-__all__ = ["FRAMEWORKS", "Bridge", "find", "framework"]
+__all__ = ["FRAMEWORKS", "Bridge", "find", "framework", "framework_name"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,13 @@ _MODULES = {
     "torch": "torch",
 }
 """The package or module of a class, and the bridge for it."""
-FRAMEWORKS = ("numpy", "torch", "jax", "awkward")
-"""The arrays that `load` can return."""
+FRAMEWORKS = {
+    "numpy": "numpy", "np": "numpy",
+    "torch": "torch", "pt": "torch", "pytorch": "torch",
+    "jax": "jax", "flax": "jax",
+    "awkward": "awkward",
+}  # fmt: skip
+"""The frameworks whose arrays `load` returns, by every name that is accepted: safetensors uses the short ones."""
 
 _LOADED: dict[str, Bridge] = {}
 _OF_CLASS: dict[type, Bridge | None] = {}
@@ -70,10 +75,15 @@ def find(value: Any) -> Bridge | None:
     return _OF_CLASS[kind]
 
 
+def framework_name(name: str) -> str:
+    """Our name of a framework, for any name that is accepted."""
+    check_choice(name, FRAMEWORKS, "framework", "load.framework")
+    return FRAMEWORKS[name]
+
+
 def framework(name: str) -> Callable[[str, NDArray[Any]], Any] | None:
-    """The function that makes a framework's array of a NumPy array.
+    """The function that makes a framework's array of a NumPy array, by our name of the framework.
 
     None for NumPy itself, and for awkward, whose arrays are made of Tensors.
     """
-    check_choice(name, FRAMEWORKS, "framework", "load.framework")
     return None if name == "numpy" else _bridge(name).from_numpy

@@ -38,7 +38,7 @@ from tensorglot.threads import for_each
 
 __all__ = ["load", "load_archive", "loads"]
 
-Framework: TypeAlias = Literal["numpy", "torch", "jax", "awkward"]
+Framework: TypeAlias = Literal["numpy", "np", "torch", "pt", "pytorch", "jax", "flax", "awkward"]
 
 FEW, FEW_NBYTES = 8, 1 << 20
 """Up to so many tensors and bytes, loading one by one is faster: working by columns costs as much as eight tensors."""
@@ -60,13 +60,14 @@ def load(
 ) -> dict[str, Any]:
     """All tensors of a file, or those in `names` and in their order, as arrays in memory.
 
-    They are NumPy arrays, or with `framework="torch"`, `"jax"` or `"awkward"` values of
-    that library. What NumPy cannot represent (ragged and nested values, sparse and
+    They are NumPy arrays, or with `framework="torch"` (or `"pt"`), `"jax"` or `"awkward"`
+    values of that library. What NumPy cannot represent (ragged and nested values, sparse and
     quantized tensors, unknown element types) is returned as a `Tensor` in memory; with
     PyTorch and JAX it is an error. `out` maps names to arrays, or PyTorch tensors on the
     CPU, to read into; they are returned for those names, and must not overlap in memory.
     """
-    convert = provided("bridges.framework")(framework)
+    library = provided("bridges.framework_name")(framework)
+    convert = provided("bridges.framework")(library)
     if out is not None:
         check_mapping(out, "out", "load.out")
     if threads is not None:
@@ -79,9 +80,9 @@ def load(
         wanted = None if names is None else as_names(names, "names", "load.names")
         loaded = load_archive(archive, wanted, given, threads)
     values: dict[str, Any] = {**loaded, **out} if out else loaded
-    for name, value in loaded.items() if framework != "numpy" else ():
+    for name, value in loaded.items() if library != "numpy" else ():
         if name not in given:
-            values[name] = _export(name, value, framework, convert)
+            values[name] = _export(name, value, library, convert)
     return values if wanted is None else {name: values[name] for name in wanted}
 
 
@@ -104,11 +105,9 @@ def load_archive(
     return _load_each(archive, rows, out, threads) if views is None else views
 
 
-def _export(
-    name: str, value: NDArray[Any] | Tensor, framework: Framework, convert: Callable[[str, NDArray[Any]], Any]
-) -> Any:
+def _export(name: str, value: NDArray[Any] | Tensor, library: str, convert: Callable[[str, NDArray[Any]], Any]) -> Any:
     """The value of another library for an array or a Tensor."""
-    if framework == "awkward":
+    if library == "awkward":
         tensor = value if isinstance(value, Tensor) else Tensor.of_array(name, value, dtype_of(value.dtype, name))
         try:
             return tensor.awkward()
@@ -117,7 +116,7 @@ def _export(
             raise
     if isinstance(value, Tensor):
         raise UnsupportedError(
-            f"{value!r} is not an array and cannot be converted to {framework}: pass framework='numpy' for a Tensor, "
+            f"{value!r} is not an array and cannot be converted to {library}: pass framework='numpy' for a Tensor, "
             "or names= without it",
             rule="load.framework",
             tensor=name,
