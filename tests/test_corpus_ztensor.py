@@ -227,6 +227,7 @@ RULES: dict[str, set[str]] = {
 
 SUITE = EXTERNAL / "ztensor-2"
 CASES = json.loads((SUITE / "expectations.json").read_text())["cases"] if SUITE.exists() else []
+ABSENT = [] if CASES else [pytest.param({}, id="absent", marks=pytest.mark.skip(f"no suite at {SUITE}"))]
 
 
 def test_the_suite_of_version_2_is_here() -> None:
@@ -236,7 +237,7 @@ def test_the_suite_of_version_2_is_here() -> None:
     assert {case["rule"] for case in CASES if case["rule"]} == set(RULES)
 
 
-@pytest.mark.parametrize("case", CASES, ids=[f"{case['file']}-{case['op']}" for case in CASES])
+@pytest.mark.parametrize("case", ABSENT or [pytest.param(case, id=f"{case['file']}-{case['op']}") for case in CASES])
 def test_suite_of_version_2(case: dict[str, Any]) -> None:
     operations = {
         "open": lambda archive: len(archive),
