@@ -375,6 +375,8 @@ HOSTILE: dict[str, tuple[int, bytes]] = {
     "gaps that end in none": (Encoding.SPARSE_XOR, sparse(1, 1, 2) + frame(b"\0\xffx")),
     "gaps that end in none, of wide elements": (Encoding.SPARSE_XOR, sparse(16, 1, 2) + frame(b"\0\xff" + bytes(16))),
     "a difference of planes, cut": (Encoding.DIFFERENCE_PLANES, b"\2" + frame(bytes(200))),
+    "differences of three bytes": (Encoding.DIFFERENCE_PLANES, b"\3" + frame(bytes(399)) + b"\0"),
+    "sparse differences of 16 bytes": (Encoding.SPARSE_DIFFERENCE, sparse(16, 1, 1) + frame(bytes(17))),
     "a packed delta without a head": (Encoding.PACKED_DIFFERENCE, packed_head(2)[:-1]),
     "packed elements of no bytes": (Encoding.PACKED_DIFFERENCE, packed_head(0)),
     "packed elements of three bytes": (Encoding.PACKED_DIFFERENCE, packed_head(3)),

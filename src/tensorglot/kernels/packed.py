@@ -1,18 +1,22 @@
-"""Sparse deltas in as few bits as chance allows: gaps in Rice codes, values as low bits with exceptions.
+"""Sparse deltas as bits, close to their entropy: Rice codes for gaps, a few low bits for values, and exceptions.
 
-Changes that a step of training makes are independent of each other, so their gaps are
-distributed geometrically, for which Rice codes are the best whole numbers of bits; nearly
-all values are 1 or -1, one bit each. No table has to be stored, as Huffman's is for each
-chunk. In order, each from a byte on, the lowest bit first:
+Which elements a training step changes is nearly random, so the gaps between them are distributed
+geometrically: Rice codes are the best code with a whole number of bits for such numbers. Nearly
+all differences are 1 or -1, which take one bit. No table has to be stored, as Huffman's would be
+for each chunk. A delta has four sections; each starts at a byte, and its first bit is the lowest one:
 
-    head        a word: width 4 bits, a 5, b 6, c 5, count 21, exceptions 21
-    low bits    of every change: the lowest a bits of its gap, the lowest b bits of its value less one
-    high gaps   the rest of every gap in unary: that many zeros, and a one
-    exceptions  of values that have more bits: how many values were passed, as a Rice code of c low bits, which come
-                last; then the rest, which is not zero, as Elias' gamma: zeros, as many as bits follow the highest
+    head        eight bytes: width 4 bits, a 5, b 6, c 5, count 21, exceptions 21
+    low bits    for every change: the lowest a bits of its gap, the lowest b bits of its value
+    high gaps   for every change: the other bits of its gap, in unary (that many zeros, and a one)
+    exceptions  for every value of more than b bits: the number of changes since the last exception, as a Rice code
+                (the bits from c on in unary, then the c low bits); then its bits from b on, a number above zero, as
+                an Elias gamma code (as many zeros as bits follow the highest bit, a one, and these bits)
 
-Bytes are of a stranger: each section is compared with its end, and each position with the number of elements, before
-anything is changed.
+A gap is the number of unchanged elements before a change. A value is the zigzag difference minus one, since a
+difference of zero is no change.
+
+The bytes may be hostile. `patch` unpacks a whole delta to positions and differences first, and checks each section
+against its end and every position against the number of elements; only then it changes an element.
 """
 
 from __future__ import annotations
@@ -33,7 +37,6 @@ if cython.compiled:
         bits_at,
         longlongs_in,
         longlongs_of,
-        longlongs_out,
         put_bits,
         put_uint,
         trailing_zeros,
@@ -44,38 +47,39 @@ if cython.compiled:
 
 HEAD_NBYTES = 8
 WIDTHS = (1, 2, 4)
+"""Bytes of an element that a packed delta may have."""
 MOST = 1 << 19
-"""Elements that a packed delta changes at most."""
+"""The most elements that a packed delta changes."""
 CHANGE_NBYTES = 8
-"""Room that `patch` needs for each change, a position and a value. Written out in loops, as the head is: a compiler
-must see that it is constant."""
+"""Bytes of working memory that `patch` needs for each change of a delta: a position and a difference, four bytes each.
+The loops repeat the number 8, and that of the head: with a literal the compiler generates faster code."""
 SPARE = 8
-"""Bytes that are readable behind the last delta: bits are read as words."""
-COLUMNS = 3
-"""Numbers that describe a delta to `patch`."""
-_COLUMNS = cython.declare(cython.int, COLUMNS)
-_BLOCK_NBYTES = cython.declare(cython.int, 16 << 10)
+"""Readable bytes that must follow the last delta: bits are loaded eight bytes at a time."""
 _SPARE = cython.declare(cython.int, SPARE)
 _MOST = cython.declare(cython.int, MOST)
 _MOST_BITS = cython.declare(cython.int, 20)
-"""Of a gap that are not in unary."""
+"""The most low bits of a gap, or of the number of changes between exceptions."""
+_LOADED_BITS = cython.declare(cython.int, 57)
+"""Bits that `bits_at` returns at least: up to seven of the 64 that it loads lie before the position."""
 
 
 def patch(
     data: cython.const[cython.uchar][::1],
-    deltas: cython.longlong[::1],
+    ends: cython.const[cython.longlong][::1],
     undo: cython.bint,
     room: cython.uchar[::1],
     out: cython.uchar[::1],
 ) -> bool:
-    """Applies packed deltas to `out`, one after the other; with `undo`, the one that there is backwards.
+    """Applies packed deltas to `out`, one after the other; with `undo`, subtracts the differences instead.
 
-    `deltas` has COLUMNS numbers of each: where it ends in `data`, SPARE bytes apart, and two that are used up. Each is
-    followed by the XOR of the bytes behind the last element. `room` is used up: CHANGE_NBYTES for each change of a
-    delta, better of all. False, and nothing if there is one delta, unless all are of elements of one width, lead to
-    elements of `out`, and end where they should.
+    `data` has the deltas one behind the other, each followed by the XOR of the bytes of `out` behind its last whole
+    element, and SPARE more bytes at the end; `ends` says where each delta ends in it. `room` is working memory:
+    CHANGE_NBYTES for each change of the delta that has most.
+
+    Returns False for a delta that is malformed, changes an element that `out` does not have, or does not fit into
+    `room`, and for deltas of different widths. That delta then has changed nothing; those before it are applied.
     """
-    count: cython.Py_ssize_t = len(deltas) // _COLUMNS
+    count: cython.Py_ssize_t = len(ends)
     width: cython.Py_ssize_t = data[0] & 15 if len(data) > 0 else 0
     if count == 0 or len(out) == 0 or width not in (1, 2, 4):
         return False
@@ -84,54 +88,43 @@ def patch(
     i: cython.Py_ssize_t
     at: cython.longlong
     begin: cython.longlong = 0
-    # Invariant: every delta lies between the end of the one before it and the spare bytes, and has a head.
+    # Afterwards every delta has at least a head and the rest, and ends before the spare bytes.
     for i in range(count):
-        if not 8 + rest <= deltas[i * _COLUMNS] - begin <= len(data) - _SPARE - begin:
+        if not 8 + rest <= ends[i] - begin <= len(data) - _SPARE - begin:
             return False
-        begin = deltas[i * _COLUMNS]
+        begin = ends[i]
     begin = 0
     if cython.compiled:
         source: cython.p_const_uchar = uchars_in(data)
-        table: cython.p_longlong = longlongs_out(deltas)
-        numbers: cython.p_uchar = uchars_out(room if len(room) > 0 else out)
+        stops: cython.p_const_longlong = longlongs_in(ends)
+        changes: cython.p_uchar = uchars_out(room if len(room) > 0 else out)  # without room no change is written
         target: cython.p_uchar = uchars_out(out)
-        first: cython.Py_ssize_t = 0
         size: cython.longlong = len(room)
-        filled: cython.longlong = 0
-        used: cython.longlong = 0
+        found: cython.longlong = 0
         with cython.nogil:
-            # Invariant: the deltas from `first` to i are the changes in the `filled` bytes of the room.
             for i in range(count):
-                used = _unpack(
-                    source, begin, table + i * _COLUMNS, rest, width, undo, elements, numbers + filled, size - filled
-                )
-                if used == -2 and filled > 0:
-                    _patch_all(table + first * _COLUMNS, i - first, width, numbers, target, elements)
-                    first = i
-                    filled = 0
-                    used = _unpack(source, begin, table + i * _COLUMNS, rest, width, undo, elements, numbers, size)
-                if used < 0:
+                found = _unpack(source, begin, stops[i] - rest, width, undo, elements, changes, size)
+                if found < 0:
                     break
-                filled += used
-                begin = table[i * _COLUMNS]
-            if used >= 0:
-                _patch_all(table + first * _COLUMNS, count - first, width, numbers, target, elements)
-                for i in range(count):
-                    for at in range(rest):
-                        target[elements * width + at] ^= source[table[i * _COLUMNS] - rest + at]
-        return bool(used >= 0)
-    found = []
-    for end in np.frombuffer(deltas, np.int64)[::COLUMNS].tolist():
-        changes = _unpack_with_numpy(memoryview(data)[begin : end - rest], width, elements)
-        if changes is None or len(changes[0]) * CHANGE_NBYTES > len(room):
-            return False
-        found.append((*changes, memoryview(data)[end - rest : end]))
-        begin = end
+                # A compiler that knows the width makes one load, one addition and one store of an element.
+                if width == 2:
+                    _add(changes, found, 2, target)
+                else:
+                    _add(changes, found, width, target)
+                for at in range(rest):
+                    target[elements * width + at] ^= source[stops[i] - rest + at]
+                begin = stops[i]
+        return bool(found >= 0)
     written, behind = np.frombuffer(out, f"<u{width}", elements), np.frombuffer(out, np.uint8)[len(out) - rest :]
-    for positions, values, last in found:
+    for end in np.frombuffer(ends, np.int64).tolist():
+        unpacked = _unpack_with_numpy(memoryview(data)[begin : end - rest], width, elements)
+        if unpacked is None or len(unpacked[0]) * CHANGE_NBYTES > len(room):
+            return False
+        positions, values = unpacked
         change = (values >> 1) ^ -(values & 1)
         written[positions] += (-change if undo else change).astype(written.dtype)
-        behind ^= np.frombuffer(last, np.uint8)
+        behind ^= np.frombuffer(data, np.uint8)[end - rest : end]
+        begin = end
     return True
 
 
@@ -142,19 +135,17 @@ def patch(
 def _unpack(
     data: cython.p_const_uchar,
     begin: cython.longlong,
-    row: cython.p_longlong,
-    rest: cython.longlong,
+    end: cython.longlong,
     width: cython.Py_ssize_t,
     undo: cython.bint,
     elements: cython.longlong,
     out: cython.p_uchar,
     room: cython.longlong,
 ) -> cython.longlong:
-    """The changes of one delta, each a position and what is added to the element there; their bytes.
+    """Writes the position of each change, and the number to add there, to `out`; returns the count of changes.
 
-    -1 if it is malformed, -2 if there is not the room. The row gets the number of changes, and how many are done.
+    -1 if the delta is malformed, or needs more than `room` bytes.
     """
-    end: cython.longlong = row[0] - rest
     head: cython.ulonglong = bits_at(data, 8 * begin)
     low_bits: cython.longlong = head >> 4 & 31
     value_bits: cython.longlong = head >> 9 & 63
@@ -167,20 +158,23 @@ def _unpack(
         or head >> 62 != 0
         or count > elements
         or count > _MOST
+        or count * 8 > room
     ):
         return -1
-    if count * 8 > room:
-        return -2
     begin += 8
     at = begin + (count * (low_bits + value_bits) + 7) // 8
     if at > end:
         return -1
-    row[1] = count
-    row[2] = 0
-    at = _unpack_changes(data, begin, at, end, count, low_bits, value_bits, undo, elements, out)
+    # Arguments that are literals shorten the loop. Training changes most elements by 1 or -1, one bit each.
+    if value_bits == 1 and not undo:
+        at = _unpack_changes(data, begin, at, end, count, low_bits, 1, False, elements, out)
+    elif not undo:
+        at = _unpack_changes(data, begin, at, end, count, low_bits, value_bits, False, elements, out)
+    else:
+        at = _unpack_changes(data, begin, at, end, count, low_bits, value_bits, undo, elements, out)
     if at < 0 or _unpack_exceptions(data, begin, at, end, count, head, width, undo, out) != end:
         return -1
-    return count * 8
+    return count
 
 
 @cython.cfunc
@@ -199,9 +193,9 @@ def _unpack_changes(
     elements: cython.longlong,
     out: cython.p_uchar,
 ) -> cython.longlong:
-    """Positions, and values as if there were no exceptions; where the unary ends, or -1.
+    """Unpacks all changes as if there were no exceptions; returns where the high gaps end, or -1.
 
-    The low bits lie before `at`, the unary from there on, before `end`.
+    The low bits are in the bytes `begin` to `at`, the high gaps begin at `at` and end before `end`.
     """
     mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
     value_mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
@@ -209,28 +203,30 @@ def _unpack_changes(
     both: cython.ulonglong
     low: cython.longlong = 8 * begin
     bit: cython.longlong = 0
-    last: cython.longlong = -1
-    here: cython.longlong
+    here: cython.longlong = 0
+    done: cython.longlong = 0
+    lows: cython.longlong = 0
     position: cython.longlong = -1
-    stop: cython.p_uchar = out + count * 8
     if count == 0:
         return at
-    # Invariant: out < stop; the ones before `bit` belong to the changes that are written. Positions ascend, so that the
-    # last one tells whether all are elements. 20 and 32 low bits, with seven before them, are in a word.
+    # Invariant: done < count, and `done` ones lie before `bit`. There are here - done zeros before the one at `here`,
+    # the sum of the high gaps so far; `lows` is the sum of the low bits. Positions ascend, so the last one tells
+    # whether all are elements. The low bits of a change, at most 20 and 32, are among those that `bits_at` returns.
     while at + bit // 8 < end:
         bits = bits_at(data, 8 * at + bit)
         while bits:
             here = bit + trailing_zeros(bits)
             bits &= bits - 1
             both = bits_at(data, low)
-            position += 1 + ((here - last - 1) << low_bits | both & mask)
-            last = here
+            lows += both & mask
+            position = ((here - done) << low_bits) + lows + done
             low += low_bits + value_bits
             put_uint(out, 0, position)
-            _put_value(out, 0, (both >> low_bits & value_mask) + 1, undo)
+            _put_value(out, 0, both >> low_bits & value_mask, undo)
             out += 8
-            if out == stop:
-                at += last // 8 + 1
+            done += 1
+            if done == count:
+                at += here // 8 + 1
                 return at if at <= end and position < elements else -1
         bit += 64
     return -1
@@ -241,8 +237,9 @@ def _unpack_changes(
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_value(out: cython.p_uchar, at: cython.longlong, value: cython.ulonglong, undo: cython.bint) -> cython.void:
-    """A zigzag difference as the number that it is, or with `undo` minus that."""
+    """Writes what change number `at` adds to its element: the difference that `value` stands for, or minus that."""
     minus: cython.ulonglong = undo
+    value += 1
     value = (value >> 1) ^ (0 - (value & 1))
     put_uint(out, at * 8 + 4, (value ^ (0 - minus)) + minus)
 
@@ -262,37 +259,58 @@ def _unpack_exceptions(
     undo: cython.bint,
     out: cython.p_uchar,
 ) -> cython.longlong:
-    """Values that are larger; where the section ends, or -1."""
+    """Replaces the values of more than `value_bits` bits; returns where the section ends, or -1.
+
+    The section begins at byte `at`, the low bits of all changes at byte `lows`.
+    """
     value_bits: cython.longlong = head >> 9 & 63
     low_bits: cython.longlong = head >> 15 & 31
     left: cython.longlong = head >> 41 & 0x1FFFFF
-    bit: cython.longlong = 8 * at
-    position: cython.longlong = -1
-    zeros: cython.longlong
-    value: cython.ulonglong
     gap_bits: cython.longlong = head >> 4 & 31
+    bit: cython.longlong = 8 * at
+    stop: cython.longlong = 8 * end
+    position: cython.longlong = -1
+    passed: cython.longlong
+    zeros: cython.longlong
+    bits: cython.ulonglong
+    value: cython.ulonglong
     mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
+    low_mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
     if left > count or low_bits > _MOST_BITS:
         return -1
-    # Invariant: bit <= 8 * end, so that a word can be read there; position < count.
+    # Invariant: bit <= stop, so that eight bytes can be loaded there; position < count.
     while left > 0:
-        zeros = _zeros(data, bit, end)
-        bit += zeros + 1 + low_bits
-        if zeros < 0 or bit > 8 * end:
+        # Nearly always both codes of an exception are among the bits of one load. The highest bit, which is never
+        # part of them then, gives `trailing_zeros` something to find.
+        bits = bits_at(data, bit) | cython.cast(cython.ulonglong, 1) << 63
+        passed = trailing_zeros(bits)
+        bits = bits >> passed >> 1
+        value = bits & low_mask
+        bits = bits >> low_bits | cython.cast(cython.ulonglong, 1) << 63
+        zeros = trailing_zeros(bits)
+        if passed + 1 + low_bits + 2 * zeros + 1 <= _LOADED_BITS:
+            bit += passed + 1 + low_bits + 2 * zeros + 1
+            position += 1 + (passed << low_bits) + cython.cast(cython.longlong, value)
+            value = cython.cast(cython.ulonglong, 1) << zeros
+            value |= bits >> zeros >> 1 & (value - 1)
+        else:
+            passed = _zeros(data, bit, end)
+            bit += passed + 1 + low_bits
+            if passed < 0 or bit > stop:
+                return -1
+            position += 1 + (passed << low_bits) + cython.cast(cython.longlong, bits_at(data, bit - low_bits) & low_mask)
+            zeros = _zeros(data, bit, end)
+            bit += 2 * zeros + 1
+            if zeros < 0 or zeros > 31:
+                return -1
+            value = cython.cast(cython.ulonglong, 1) << zeros
+            if bit <= stop:
+                value |= bits_at(data, bit - zeros) & (value - 1)
+        if bit > stop or position >= count or value_bits + zeros >= 8 * width:
             return -1
-        position += 1 + (zeros << low_bits)
-        position += bits_at(data, bit - low_bits) & ((cython.cast(cython.ulonglong, 1) << low_bits) - 1)
-        if position >= count:
-            return -1
-        zeros = _zeros(data, bit, end)
-        bit += 2 * zeros + 1
-        if zeros < 0 or value_bits + zeros >= 8 * width or bit > 8 * end:
-            return -1
-        value = cython.cast(cython.ulonglong, 1) << zeros
-        value |= bits_at(data, bit - zeros) & (value - 1)
         value <<= value_bits
         value |= bits_at(data, 8 * lows + position * (gap_bits + value_bits)) >> gap_bits & mask
-        _put_value(out, position, value + 1, undo)
+        _put_value(out, position, value, undo)
         left -= 1
     return (bit + 7) // 8
 
@@ -302,7 +320,7 @@ def _unpack_exceptions(
 @cython.nogil
 @cython.exceptval(check=False)
 def _zeros(data: cython.p_const_uchar, bit: cython.longlong, end: cython.longlong) -> cython.longlong:
-    """Zeros before the next one from `bit` on; -1 if there is none before the byte `end`."""
+    """The number of zeros before the next one, from `bit` on; -1 if there is no one before the byte `end`."""
     begin: cython.longlong = bit
     bits: cython.ulonglong
     while bit < 8 * end:
@@ -317,55 +335,13 @@ def _zeros(data: cython.p_const_uchar, bit: cython.longlong, end: cython.longlon
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _patch_all(
-    table: cython.p_longlong,
-    count: cython.Py_ssize_t,
-    width: cython.Py_ssize_t,
-    numbers: cython.p_const_uchar,
-    target: cython.p_uchar,
-    elements: cython.longlong,
+def _add(
+    changes: cython.p_const_uchar, count: cython.longlong, width: cython.Py_ssize_t, target: cython.p_uchar
 ) -> cython.void:
-    """All deltas on one block of `target`, then on the next: a block stays in the cache."""
-    limit: cython.longlong = 0
-    i: cython.Py_ssize_t
-    row: cython.p_longlong
-    here: cython.p_const_uchar
-    # Invariant: every delta has been applied to the elements below `limit`.
-    while limit < elements:
-        limit += _BLOCK_NBYTES // width
-        here = numbers
-        for i in range(count):
-            row = table + i * _COLUMNS
-            # A compiler that knows the width makes one load, one addition and one store of an element.
-            if width == 2:
-                row[2] = _patch(here, row[1], row[2], 2, target, limit)
-            else:
-                row[2] = _patch(here, row[1], row[2], width, target, limit)
-            here += row[1] * 8
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _patch(
-    numbers: cython.p_const_uchar,
-    count: cython.longlong,
-    done: cython.longlong,
-    width: cython.Py_ssize_t,
-    target: cython.p_uchar,
-    limit: cython.longlong,
-) -> cython.longlong:
-    """The changes of one delta from `done` to the last below `limit`; how many are done then."""
-    at: cython.longlong
-    # Positions are those that `_unpack` has checked.
-    while done < count:
-        at = uint_at(numbers, done * 8)
-        if at >= limit:
-            break
-        add_to(target + at * width, uint_at(numbers, done * 8 + 4), width)
-        done += 1
-    return done
+    """Adds what `_unpack` has written. It has checked the positions."""
+    i: cython.longlong
+    for i in range(count):
+        add_to(target + uint_at(changes, i * 8) * width, uint_at(changes, i * 8 + 4), width)
 
 
 def pack(

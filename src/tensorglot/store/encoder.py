@@ -145,18 +145,15 @@ def _encode_as(encoding: Encoding, data: memoryview, width: int, base: memoryvie
             if width == 1:  # single bytes may be numbers, text or anything else
                 frame = min(frame, zstd.compress(data, level=1, checksum=False), key=len)
             return b"".join((bytes([width]), frame, data[whole:]))
-        sparse, operation = DELTAS[encoding]
-        new, old = elements_of(data, width), elements_of(base, width)
+        sparse, difference = DELTAS[encoding]
         if not sparse:
-            delta = other[:whole]
-            operation.combine(new, old, elements_of(delta, width))
-            return b"".join(
-                (bytes([width]), zstd.compress_planes(_split(delta, width, room)), _tail(data, base, width))
-            )
-        found = _changes(data, base, width, int(len(new) * _MOST_CHANGED), other, places)
+            split = room[:whole]
+            planes.split_delta(data, base, width, difference, split)
+            return b"".join((bytes([width]), zstd.compress_planes(_cut(split, width)), _tail(data, base, width)))
+        found = _changes(data, base, width, int(len(data) // width * _MOST_CHANGED), other, places)
         if found is None:
             return None
-        values = _values(data, base, found.positions, width, encoding != Encoding.SPARSE_XOR, room)
+        values = _values(data, base, found.positions, width, difference, room)
         make = _packed_body if encoding == Encoding.PACKED_DIFFERENCE else _sparse_body
         return make(found, values, width) + _tail(data, base, width)
 

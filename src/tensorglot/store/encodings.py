@@ -25,7 +25,7 @@ may come from a stranger.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple, TypeAlias
@@ -46,7 +46,6 @@ __all__ = [
     "SPARSE_HEAD",
     "WORDS",
     "Encoding",
-    "Operation",
     "apply",
     "apply_chain",
     "check_size",
@@ -147,11 +146,10 @@ def _packed_width(delta: tuple[int, memoryview]) -> int:
 
 def _apply_packed(bodies: Sequence[memoryview], out: memoryview, *, undo: bool = False) -> None:
     """Applies packed deltas of elements of one width."""
-    table = np.zeros((len(bodies), packed.COLUMNS), np.int64)
-    table[:, 0] = list(accumulate(map(len, bodies)))
+    ends = np.fromiter(accumulate(map(len, bodies)), np.int64, len(bodies))
     with scratch() as memory:
         room = memory.room(SCRATCH_NBYTES, 0)
-        if not packed.patch(b"".join((*bodies, _SPARE)), table.reshape(-1), undo, room, out):
+        if not packed.patch(b"".join((*bodies, _SPARE)), ends, undo, room, out):
             raise _malformed("the bits are not those of a packed delta of elements that the chunk has")
 
 
@@ -206,7 +204,10 @@ def _parse_delta(encoding: int, body: memoryview, nbytes: int) -> _Body:
         raise _malformed(f"encoding {encoding} is {'no delta' if encoding in set(Encoding) else 'unknown'}")
     if encoding == Encoding.PACKED_DIFFERENCE:
         raise _short(packed.HEAD_NBYTES)
-    return _parse(encoding, body, nbytes)
+    parsed = _parse(encoding, body, nbytes)
+    if DELTAS[Encoding(encoding)][1] and parsed.width not in WORDS:
+        raise _malformed(f"differences need elements of 1, 2, 4 or 8 bytes, not {parsed.width}")
+    return parsed
 
 
 def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
@@ -246,23 +247,20 @@ def _patch(deltas: Sequence[_Body], out: memoryview, *, undo: bool = False) -> N
 
 
 def _apply_other(parsed: _Body, out: memoryview, *, undo: bool = False) -> None:
-    """Planes, and sparse deltas of elements that no word has the width of."""
-    sparse, operation = DELTAS[Encoding(parsed.encoding)]
+    """Applies planes, or a sparse XOR of elements whose width is not that of a word."""
+    sparse, difference = DELTAS[Encoding(parsed.encoding)]
     width = parsed.width
     with scratch() as memory:
         room = memory.room(parsed.nbytes + parsed.values * width, 0)
-        delta, data = room[: parsed.values * width], parsed.decode(room[parsed.values * width :])
-        planes.merge(data[parsed.gaps :], width, delta)
-        elements, changes = elements_of(out, width), elements_of(delta, width)
+        values, data = room[: parsed.values * width], parsed.decode(room[parsed.values * width :])
         if sparse:
-            positions = np.empty(parsed.values, np.int64)
+            elements, positions = elements_of(out, width), np.empty(parsed.values, np.int64)
             if not planes.expand(data[: parsed.gaps], len(elements), positions):
                 raise _wrong_gaps()
-            chosen = elements.take(positions, axis=0)
-            operation.restore(chosen, changes, chosen, undo)
-            elements[positions] = chosen
+            planes.merge(data[parsed.gaps :], width, values)
+            elements[positions] ^= elements_of(values, width)
         else:
-            operation.restore(elements, changes, elements, undo)
+            planes.merge_delta(data, width, difference, undo, out)
     _change_tail(out, parsed.tail)
 
 
@@ -283,9 +281,6 @@ def _malformed(what: str) -> FormatError:
     return FormatError(f"malformed chunk: {what}", rule="store.encoding")
 
 
-# Operations
-
-
 def elements_of(chunk: memoryview, width: int) -> Array:
     """The whole elements: words, or rows of words where there is none of that width."""
     word = WORDS.get(width) or WORDS[8 if width == 16 else 1]
@@ -293,51 +288,14 @@ def elements_of(chunk: memoryview, width: int) -> Array:
     return values if width in WORDS else values.reshape(-1, width // word.itemsize)
 
 
-class Operation(NamedTuple):
-    combine: Callable[[Array, Array, Array], object]
-    """Writes the delta of the new elements and the old to its third argument, which may be the first."""
-    restore: Callable[[Array, Array, Array, bool], object]
-    """Writes the new elements, from the old ones and the delta, to its third argument; with True the old from the new.
-
-    Uses up the delta.
-    """
-
-
-def _xor(new: Array, old: Array, out: Array) -> None:
-    np.bitwise_xor(new, old, out=out)
-
-
-def _restore_xor(values: Array, delta: Array, out: Array, undo: bool) -> None:
-    np.bitwise_xor(values, delta, out=out)
-
-
-def _subtract(new: Array, old: Array, out: Array) -> None:
-    """The difference as a signed number, in zigzag form: 0, -1, 1, -2, … are 0, 1, 2, 3, …"""
-    np.subtract(new, old, out=out)
-    signed = out.view(f"<i{out.itemsize}")
-    sign = signed >> (8 * out.itemsize - 1)
-    np.left_shift(signed, 1, out=signed)
-    np.bitwise_xor(signed, sign, out=signed)
-
-
-def _restore_difference(values: Array, delta: Array, out: Array, undo: bool) -> None:
-    sign = delta & 1
-    np.negative(sign, out=sign)
-    np.right_shift(delta, 1, out=delta)
-    np.bitwise_xor(delta, sign, out=delta)
-    (np.subtract if undo else np.add)(values, delta, out=out)
-
-
-_XOR = Operation(_xor, _restore_xor)
-_DIFFERENCE = Operation(_subtract, _restore_difference)
 DELTAS = {
-    Encoding.SPARSE_XOR: (True, _XOR),
-    Encoding.XOR_PLANES: (False, _XOR),
-    Encoding.SPARSE_DIFFERENCE: (True, _DIFFERENCE),
-    Encoding.DIFFERENCE_PLANES: (False, _DIFFERENCE),
-    Encoding.PACKED_DIFFERENCE: (True, _DIFFERENCE),
+    Encoding.SPARSE_XOR: (True, False),
+    Encoding.XOR_PLANES: (False, False),
+    Encoding.SPARSE_DIFFERENCE: (True, True),
+    Encoding.DIFFERENCE_PLANES: (False, True),
+    Encoding.PACKED_DIFFERENCE: (True, True),
 }
-"""Whether it lists the elements that differ, and how they are combined with the base."""
+"""Whether an encoding lists the elements that differ, and whether its values are differences; else they are XOR."""
 IS_DELTA = frozenset(DELTAS)
 """Encodings that need the base: `apply` instead of `decode`."""
 _SPARSE = frozenset(encoding for encoding, (sparse, _) in DELTAS.items() if sparse)
