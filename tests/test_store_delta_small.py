@@ -97,6 +97,36 @@ def test_no_tensor_is_made_for_each_of_many(tmp_path: Path, monkeypatch: pytest.
     assert tensors_made == []
 
 
+def test_patch_makes_no_tensor_for_each_of_many_of_the_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = small(5000), {name: array for name, array in small(4900).items() if name != "block.7"}
+    new["block.8"] = new["block.8"] + np.ones_like(new["block.8"])
+    new["added"] = np.arange(5)
+    tg.save(tmp_path / "old.zt", old)
+    data = made(old, new)[0]
+    names_read = []
+    get = Archive.__getitem__
+    monkeypatch.setattr(Archive, "__getitem__", lambda self, name: (names_read.append(name), get(self, name))[1])
+    tg.store.patch(data, tmp_path / "old.zt", tmp_path / "new.zt")
+    monkeypatch.undo()
+    assert names_read == []
+    assert tg.diff(new, tmp_path / "new.zt").same
+
+
+@pytest.mark.parametrize(
+    "other",
+    [np.zeros(4, np.float32), np.full(4, 57, np.int32), np.full((2, 2), 57, np.float32)],
+    ids=["values", "element type", "shape"],
+)
+def test_patch_names_the_small_tensor_that_is_not_of_the_base(other: np.ndarray, tmp_path: Path) -> None:
+    old = {f"block.{i}": np.full(4, i, np.float32) for i in range(100)}
+    data = made(old, {name: array + 1 for name, array in old.items()})[0]
+    tg.save(tmp_path / "other.zt", {**old, "block.57": other})
+    with pytest.raises(tg.InputError, match="not the tensor that the delta was made from") as raised:
+        tg.store.patch(data, tmp_path / "other.zt", tmp_path / "new.zt")
+    assert raised.value.tensor == "block.57"
+    assert not (tmp_path / "new.zt").exists()
+
+
 def test_a_damaged_small_tensor_is_named(tmp_path: Path) -> None:
     old = {f"block.{i}": np.full(4, i, np.float32) for i in range(100)}
     tg.save(tmp_path / "old.zt", old)

@@ -48,8 +48,9 @@ from tensorglot.store.delta_file import (
     root_digest,
     wrong_result,
 )
+from tensorglot.store.delta_small import SmallValues
 from tensorglot.store.objects import ArrayNode, PartNode, TensorNode
-from tensorglot.store.units import Unit, units_of
+from tensorglot.store.units import units_of
 from tensorglot.threads import batches, ordered_map
 from tensorglot.wire.cid import CHUNK_NBYTES, CID
 
@@ -125,13 +126,14 @@ def _write(room: _Room, at: int, data: memoryview) -> None:
         write_at(room.fileno(), data, at)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Row:
     """A value while it is made."""
 
     change: Change
     name: str
-    base: Unit | None
+    base: Iterable[memoryview]
+    """The chunks of the base; none if there is no base."""
     begin: int
     """Where it begins in the new version."""
     bodies: Mapping[int, Body]
@@ -146,7 +148,7 @@ class _Row:
             raise wrong_result(self.name, change)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Step:
     """A chunk of the base, and the size of that of the result; None behind the end of either."""
 
@@ -199,29 +201,39 @@ def _make_all(file: DeltaFile, archive: Archive, room: _Room, total: int, progre
 
 def _rows(file: DeltaFile, archive: Archive) -> Iterator[_Row]:
     begin = 0
+    small = SmallValues(archive, file.index.names)
     for position, (name, changes) in enumerate(zip(file.index.names, file.index.rows_of(), strict=True)):
         special = file.index.special.get(position)
-        parts = ["data"] if special is None else [part[0] for part in special.parts]
-        units = {unit.part: unit for unit in units_of(archive[name])} if name in archive else {}
+        plain = small.read(position) if special is None else None
+        if plain is not None:
+            parts, bases = ["data"], {"data": (plain[0], [plain[1]])}
+        else:
+            parts = ["data"] if special is None else [part[0] for part in special.parts]
+            bases = _bases(archive, name)
         for part, change in zip(parts, changes, strict=True):
             held = change if change.tied is None else file.index.rows[change.tied]
-            unit = None
+            chunks: Iterable[memoryview] = ()
             if change.base is not None:
-                unit = units.get(part)
-                kind = "not there" if unit is None else text_of(unit.tensor.type)
+                kind, chunks = bases.get(part, ("not there", ()))
                 if kind != change.base.type:
                     raise not_base(name, f"it is {kind:.80}, the base is {change.base.type:.80}")
-            yield _Row(change, name, unit, begin, {body.position: body for body in held.bodies})
+            yield _Row(change, name, chunks, begin, {body.position: body for body in held.bodies})
             begin += change.nbytes
+
+
+def _bases(archive: Archive, name: str) -> dict[str, tuple[str, Iterable[memoryview]]]:
+    """The type and the chunks of each part of a tensor of the old version, which may not have it."""
+    if name not in archive:
+        return {}
+    return {unit.part: (text_of(unit.tensor.type), unit.chunks()) for unit in units_of(archive[name])}
 
 
 def _steps(rows: Iterable[_Row]) -> Iterator[_Step]:
     for row in rows:
         nbytes = row.change.nbytes
         sizes = [min(CHUNK_NBYTES, nbytes - at * CHUNK_NBYTES) for at in range(chunk_count(nbytes))]
-        bases = iter(()) if row.base is None else row.base.chunks()
         try:
-            for position, (base, size) in enumerate(zip_longest(bases, sizes)):
+            for position, (base, size) in enumerate(zip_longest(row.base, sizes)):
                 yield _Step(row, position, base, size)
         except TensorglotError as error:
             error.tensor = error.tensor or row.name
@@ -235,18 +247,19 @@ def _make(file: DeltaFile, step: _Step, room: _Room) -> tuple[bytes | None, byte
     if step.nbytes is None:
         return before, None
     body = row.bodies.get(step.position)
+    at = row.begin + step.position * CHUNK_NBYTES
+    if body is None and len(base) == step.nbytes:
+        _write(room, at, base)
+        return before, before
     with scratch() as memory:
-        if body is None and len(base) == step.nbytes:
-            out = base
-        else:
-            out = memory.room(step.nbytes, 0)
-            try:
-                _change(file, body, base, out)
-            except TensorglotError as error:
-                error.tensor = error.tensor or row.name
-                raise
-        _write(room, row.begin + step.position * CHUNK_NBYTES, out)
-        return before, before if out is base else blake3(out).digest()
+        out = memory.room(step.nbytes, 0)
+        try:
+            _change(file, body, base, out)
+        except TensorglotError as error:
+            error.tensor = error.tensor or row.name
+            raise
+        _write(room, at, out)
+        return before, blake3(out).digest()
 
 
 def _change(file: DeltaFile, body: Body | None, base: memoryview, out: memoryview) -> None:

@@ -7,7 +7,7 @@ The rows of the index are those that comparing one by one would give.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,7 +26,7 @@ from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.encodings import Encoding
 from tensorglot.store.units import comparable, element_nbytes
 
-__all__ = ["Run", "SmallTensors"]
+__all__ = ["Run", "SmallTensors", "SmallValues"]
 
 _FEW, _MANY = 16, 4096
 """Fewer tensors are not worth a run; more are several runs."""
@@ -149,6 +149,38 @@ class SmallTensors:
             type = dense(TABLE[code], shape)
             kind = self._kinds[code, shape] = _Kind(type, text_of(type), element_nbytes(type))
         return kind
+
+
+class SmallValues:
+    """The small plain tensors of an archive by the position of their names in a list, read in runs, in order."""
+
+    def __init__(self, archive: Archive, names: Sequence[str]) -> None:
+        self._archive = archive
+        positions = archive.index.positions
+        self._rows = np.array([positions.get(name, -1) for name in names], np.int64)
+        there = np.flatnonzero(self._rows >= 0)
+        small = np.zeros(len(names), np.bool_)
+        small[there] = is_small(archive.index, self._rows[there])
+        nbytes = np.zeros(len(names), np.int64)
+        nbytes[small] = archive.index.nbytes[self._rows[small]]
+        self._ends = dict(_runs(small, nbytes))
+        self._texts: dict[tuple[int, tuple[int, ...]], str] = {}
+        self._shapes = archive.index.shapes if self._ends else []
+        self._begin = 0
+        self._run: list[memoryview] = []
+
+    def read(self, position: int) -> tuple[str, memoryview] | None:
+        """The type and the bytes of a tensor; None if it has to be read by itself."""
+        end = self._ends.get(position)
+        if end is not None:
+            self._begin, self._run = position, self._archive.read_rows(self._rows[position:end]) or []
+        if not 0 <= position - self._begin < len(self._run):
+            return None
+        row = self._rows.item(position)
+        kind = self._archive.index.dtypes.item(row), self._shapes[row]
+        if kind not in self._texts:
+            self._texts[kind] = text_of(dense(TABLE[kind[0]], kind[1]))
+        return self._texts[kind], self._run[position - self._begin]
 
 
 def _runs(small: NDArray[np.bool_], nbytes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

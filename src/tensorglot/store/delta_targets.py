@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.delta.index import Change, DeltaIndex
 from tensorglot.errors import InputError, UnsupportedError, escape, plural
-from tensorglot.model.dtypes import dtype_of
+from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.payload import as_bytes
 from tensorglot.model.types.algebra import dense
 from tensorglot.model.types.text import text_of
@@ -35,7 +36,7 @@ from tensorglot.wire.cid import CHUNK_NBYTES
 __all__ = ["Target", "targets_of"]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Target:
     """One value in memory."""
 
@@ -71,7 +72,7 @@ def _targets(name: str, value: Any, rows: list[Change]) -> list[Target]:
     if array is None:
         return _compared(name, value, rows)
     base = rows[0].base
-    kind = text_of(dense(dtype_of(array.dtype, name), array.shape))
+    kind = _type_text(dtype_of(array.dtype, name), array.shape)
     if len(rows) != 1 or base is None or base.type != kind:
         raise not_base(name, f"it is {kind:.80}, the base is {rows[0].type if base is None else base.type:.80}")
     if rows[0].state == "changed" and not array.flags.writeable:
@@ -81,6 +82,11 @@ def _targets(name: str, value: Any, rows: list[Change]) -> list[Target]:
         return [Target(name, rows[0], as_bytes(array), array)]
     copy = np.array(array, little, order="C")
     return [Target(name, rows[0], as_bytes(copy), array, lambda: _write(name, value, array, copy))]
+
+
+@lru_cache(maxsize=4096)
+def _type_text(dtype: DType, shape: tuple[int, ...]) -> str:
+    return text_of(dense(dtype, shape))
 
 
 def _array_of(name: str, value: Any) -> NDArray[Any] | None:

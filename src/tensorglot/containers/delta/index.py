@@ -298,9 +298,11 @@ class _Reader:
                 old = Base(text, nbytes, digest)
             elif base != _ADDED:
                 raise _malformed("a row does not have the next base")
-            row = Change(tensor, text, nbytes, digest, old, tuple(Body(*part) for part in parts[at : at + count]))
+            bodies_here = tuple([Body(*part) for part in parts[at : at + count]])
+            row = Change(tensor, text, nbytes, digest, old, bodies_here, checksum=checksum)
             at += count
-            row = replace(row, tied=self._tie(row, tied, made), checksum=checksum)
+            if tied != _NO_ROW:
+                row = replace(row, tied=self._tie(row, tied, made))
             _check_bodies(row)
             made.append(row)
             yield row
@@ -314,9 +316,7 @@ class _Reader:
             raise _malformed(f"a value of type {self.types[number]:.60} cannot have {nbytes} bytes")
         return self.types[number]
 
-    def _tie(self, row: Change, tied: int, made: Sequence[Change]) -> int | None:
-        if tied == _NO_ROW:
-            return None
+    def _tie(self, row: Change, tied: int, made: Sequence[Change]) -> int:
         value_of = attrgetter("type", "nbytes", "digest", "base")
         if tied >= len(made) or made[tied].tied is not None or row.bodies or value_of(made[tied]) != value_of(row):
             raise _malformed("a row must be tied to an earlier row of the same type and shape")
