@@ -266,7 +266,8 @@ def planes_calls() -> Iterator[Call]:
         room += rng.choice((0, 0, 0, 0, 1))
         yield "split", lambda data=data, width=width, room=room: (data, width, np.zeros(room, np.uint8))
         yield "merge", lambda data=data, width=width, room=room: (data[:room], width, np.zeros(len(data), np.uint8))
-        base, difference, undo = rng.randbytes(max(0, len(data) - rng.choice((0, 0, 9)))), *rng.choices((True, False), k=2)
+        base = rng.randbytes(max(0, len(data) - rng.choice((0, 0, 9))))
+        difference, undo = rng.choices((True, False), k=2)
         yield "split_delta", lambda data=data, base=base, width=width, difference=difference, room=room: (
             data, base, width, difference, np.zeros(room, np.uint8),
         )  # fmt: skip

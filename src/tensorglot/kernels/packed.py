@@ -298,7 +298,8 @@ def _unpack_exceptions(
             bit += passed + 1 + low_bits
             if passed < 0 or bit > stop:
                 return -1
-            position += 1 + (passed << low_bits) + cython.cast(cython.longlong, bits_at(data, bit - low_bits) & low_mask)
+            position += 1 + (passed << low_bits)
+            position += cython.cast(cython.longlong, bits_at(data, bit - low_bits) & low_mask)
             zeros = _zeros(data, bit, end)
             bit += 2 * zeros + 1
             if zeros < 0 or zeros > 31:
@@ -350,9 +351,11 @@ def pack(
     width: cython.Py_ssize_t,
     out: cython.uchar[::1],
 ) -> int:
-    """Packs a delta of elements at ascending positions, of which `values` has the planes; how many bytes that are.
+    """Packs a delta into `out`; returns its number of bytes.
 
-    -1, with `out` undefined, unless it has room for them and SPARE more, `width` is 1, 2 or 4, and no value is zero.
+    `positions` are those of the elements that change, ascending; `values` has the planes of their zigzag differences.
+    -1, and the contents of `out` are undefined, unless `out` has room for the delta and SPARE more bytes, `width` is 1,
+    2 or 4, no gap has more than 20 bits, and no difference is zero.
     """
     count: cython.Py_ssize_t = len(positions)
     i: cython.Py_ssize_t
@@ -416,7 +419,8 @@ def _pack(
         if values[i] < 0 or gaps[i] < 0 or gaps[i] >= 1 << 20:
             return -1
         lengths[bit_length(values[i])] += 1
-    # The fewest bits for the values: of each that is longer there is also the gap, about as long as the entropy says.
+    # Choose the number of low bits of a value by the total size. An exception costs its gamma code, and the number of
+    # changes since the last one, which is estimated from the mean.
     for bits in range(8 * width + 1):
         longer = 0
         extra = 0
@@ -442,10 +446,11 @@ def _pack(
         return -1
     for i in range(size):
         out[i] = 0
-    # From here on every bit that is set lies below `size`, of which the sections above are the sum.
+    # `size` is the sum of the sections, so every bit that is set from here on lies inside of it.
     _put(out, 0, width | low_bits << 4 | value_bits << 9 | passed_bits << 15 | count << 20, 41)
     _put(out, 41, exceptions, 21)
-    # Low bits are gathered in a word, of which `bits` < 8 are not in a whole byte; what is written behind them is zero.
+    # Low bits are gathered in `word`, of which `bits` < 8 do not fill a byte yet. Every store writes eight bytes, of
+    # which those behind the gathered bits are zeros; there is room for them, since size + 8 <= room.
     word: cython.ulonglong = 0
     low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
     value_low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
@@ -481,7 +486,7 @@ def _pack(
 @cython.nogil
 @cython.exceptval(check=False)
 def _best_bits(numbers: cython.p_longlong, count: cython.longlong) -> cython.longlong:
-    """The low bits with which Rice codes are shortest, near what the mean suggests."""
+    """The number of low bits with which the Rice codes of these numbers are shortest, searched from the mean on."""
     i: cython.longlong
     total: cython.longlong = 0
     for i in range(count):
@@ -489,7 +494,8 @@ def _best_bits(numbers: cython.p_longlong, count: cython.longlong) -> cython.lon
     bits: cython.longlong = min(_MOST_BITS, max(0, bit_length(11 * total // (16 * count)) - 1))
     size: cython.longlong = _unary(numbers, count, bits) + count * bits
     other: cython.longlong
-    # The size is convex; of equal ones, the fewest bits.
+    # The size is a convex function of the bits, so the search ends at the first that is not smaller. Of equal sizes,
+    # the fewest bits are taken, as the interpreted form does.
     while bits < _MOST_BITS:
         other = _unary(numbers, count, bits + 1) + count * (bits + 1)
         if other >= size:
@@ -510,7 +516,7 @@ def _best_bits(numbers: cython.p_longlong, count: cython.longlong) -> cython.lon
 @cython.nogil
 @cython.exceptval(check=False)
 def _unary(numbers: cython.p_longlong, count: cython.longlong, bits: cython.longlong) -> cython.longlong:
-    """Bits of the numbers in unary, without the low ones."""
+    """The number of bits that the numbers take in unary, without their low bits."""
     i: cython.longlong
     total: cython.longlong = count
     for i in range(count):
@@ -523,7 +529,7 @@ def _unary(numbers: cython.p_longlong, count: cython.longlong, bits: cython.long
 @cython.nogil
 @cython.exceptval(check=False)
 def _put(out: cython.p_uchar, bit: cython.longlong, value: cython.ulonglong, bits: cython.longlong) -> cython.longlong:
-    """Writes the bits of a value where zeros are; where they end."""
+    """Writes a value of so many bits at a bit position, where there are zeros; returns the position behind it."""
     at: cython.longlong = bit >> 3
     value <<= bit & 7
     while value:
@@ -620,12 +626,12 @@ def _pack_with_numpy(gaps: Numbers, values: Numbers, width: int, out: memoryview
 
 
 def _number(bits: bytes) -> int:
-    """A byte for each bit."""
+    """The number whose bits are given, the lowest first, a byte for each."""
     return sum(bit << i for i, bit in enumerate(bits))
 
 
 def _numbers(bits: Numbers, at: int, count: int, each: int) -> Numbers:
-    """Numbers of `each` bits."""
+    """`count` numbers of `each` bits, from the bit `at` on."""
     numbers: Numbers = (bits[at : at + count * each].reshape(count, each).astype(np.int64) << np.arange(each)).sum(
         axis=1
     )

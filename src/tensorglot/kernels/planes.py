@@ -1,12 +1,13 @@
-"""Byte planes of elements, and the places where two buffers differ.
+"""Byte planes of elements, and deltas between two buffers of elements.
 
-Plane i of a buffer has byte i of every element: in weights the exponents lie together,
-and compress. Places are gaps, a byte each: how many equal elements lie before the next
-that differs; 255 says that 255 equal ones were passed and the gap goes on.
+Plane i of a buffer has byte i of every element, in order. In the planes of weights the exponents
+lie together, and compress well. A sparse delta lists the elements that differ by gaps, a byte
+each: the number of equal elements before the next one that differs. The byte 255 skips 255 equal
+elements and names no element; the gap continues in the next byte.
 
-Knows bytes and positions. Sizes are compared before the first byte is touched; bytes of
-`gaps` are of a stranger, so `expand` and `patch` check each position that they lead to. Interpreted,
-the loops are NumPy's: a chunk has a million elements.
+Works on bytes and positions only. Every function compares the sizes of its buffers before it
+touches a byte. Gaps may come from a hostile file: `expand` and `patch` check every position that
+they result in. Interpreted, the loops are those of NumPy, since a chunk has up to a million elements.
 """
 
 from __future__ import annotations
@@ -35,11 +36,12 @@ else:
     from tensorglot.kernels.primitives import bit_length
 
 LONGEST = 255
-"""The byte of `gaps` that leads to no element."""
+"""The byte of `gaps` that skips this many elements, and names none."""
 SPARE = 8
-"""Entries of `positions` that may be overwritten behind the last: a word has up to eight elements."""
+"""Entries of `positions` behind the last one that `differences` may overwrite: it tests the elements of a word of
+eight bytes at once, up to eight of them."""
 COLUMNS = 6
-"""Numbers that describe a delta to `patch`."""
+"""Numbers that describe one delta in the table that `patch` is given."""
 _LONGEST = cython.declare(cython.int, LONGEST)
 _COLUMNS = cython.declare(cython.int, COLUMNS)
 _BLOCK_NBYTES = cython.declare(cython.int, 16 << 10)
@@ -47,7 +49,10 @@ _SPARE = cython.declare(cython.int, SPARE)
 
 
 def split(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t, out: cython.uchar[::1]) -> bool:
-    """Writes the planes of all whole elements, one after the other; False, and nothing, unless they fill `out`."""
+    """Writes the planes of all whole elements, one after the other.
+
+    False, and nothing is written, unless the planes have exactly the size of `out`.
+    """
     plane: cython.Py_ssize_t
     i: cython.Py_ssize_t
     if width < 1 or len(out) != len(data) // width * width:
@@ -91,7 +96,10 @@ def split(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t, out: 
 
 
 def merge(planes: cython.const[cython.uchar][::1], width: cython.Py_ssize_t, out: cython.uchar[::1]) -> bool:
-    """Undoes `split`; the bytes of `out` behind the last whole element stay."""
+    """Writes the elements whose planes are given; the bytes of `out` behind the last whole element stay.
+
+    False, and nothing is written, unless there are planes for exactly the whole elements of `out`.
+    """
     plane: cython.Py_ssize_t
     i: cython.Py_ssize_t
     if width < 1 or len(planes) != len(out) // width * width:
@@ -404,7 +412,10 @@ def _find_by_words(
     places: cython.p_longlong,
     most: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Elements that divide a word of eight bytes. Equal words are passed; within others there is no branch."""
+    """`differences` of elements whose width divides eight bytes; the number of positions found, or -1 for too many.
+
+    Equal words are skipped. Within a word that differs there is no branch, which could not be predicted.
+    """
     lanes: cython.Py_ssize_t = 8 // width
     mask: cython.ulonglong = ~cython.cast(cython.ulonglong, 0) >> (64 - 8 * width)
     unlike: cython.ulonglong
@@ -419,7 +430,8 @@ def _find_by_words(
         if i == words:
             break
         unlike = little(new, 8 * i, 8) ^ little(old, 8 * i, 8)
-        # Every lane writes its position, those that differ keep it: at most _SPARE behind `most`.
+        # Every lane writes its position at `count`, and only one that differs advances `count`. As count <= most before
+        # the word, at most _SPARE entries behind `most` are written.
         for lane in range(lanes):
             places[count] = i * lanes + lane
             count += ((unlike >> (8 * width * lane)) & mask) != 0
@@ -443,7 +455,10 @@ def _find(
     count: cython.Py_ssize_t,
     most: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Elements of any width from `begin` on, after `count` that were found; their number, or -1."""
+    """Appends the positions from `begin` on of elements that differ, of any width, to the `count` that were found.
+
+    Returns the number of all, or -1 if there are more than `most`.
+    """
     at: cython.Py_ssize_t
     # Invariant: count <= most, the room of `places`; at < elements, which both buffers have.
     for at in range(begin, elements):
@@ -462,9 +477,10 @@ def differences(
     gaps: cython.uchar[::1],
     positions: cython.longlong[::1],
 ) -> tuple[int, int]:
-    """Finds the elements that differ; the number of them and of the bytes of `gaps`.
+    """Finds the elements of `data` that differ from those of `base`, and writes their positions and the gaps.
 
-    (-1, 0) if there are more than `positions` has room for, SPARE apart, or a buffer is too short.
+    Returns the number of positions and the number of bytes of `gaps` that were written. (-1, 0) if more elements
+    differ than `positions` has room for, without its last SPARE entries, or if a buffer is too short.
     """
     count: cython.Py_ssize_t = 0
     used: cython.Py_ssize_t = 0
@@ -496,7 +512,7 @@ def differences(
                 count = _find_by_words(new, old, elements, 8, places, most)
             else:
                 count = _find(new, old, 0, elements, width, places, 0, most)
-            # Invariant: used <= i + places[i] // _LONGEST, for which `gaps` has room; of a count of -1 nothing is done.
+            # Invariant: used <= i + places[i] // _LONGEST, for which `gaps` has room. A count of -1 skips the loop.
             for i in range(count):
                 gap = places[i] - following
                 following = places[i] + 1
@@ -533,7 +549,8 @@ def changes(
 ) -> bool:
     """Writes the planes of the XOR, or of the zigzag difference, of the elements at `positions`.
 
-    `width` is 1, 2, 4 or 8. False, and nothing, unless all are in both buffers and the planes fill `out`.
+    False, and nothing is written, unless `width` is 1, 2, 4 or 8, every position is an element of both buffers, and
+    the planes have exactly the size of `out`.
     """
     if width not in (1, 2, 4, 8):
         return False
@@ -607,9 +624,10 @@ def _changes(
 
 
 def entropy(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t) -> int:
-    """About the bits that the bytes of `width` planes need if each plane is coded byte by byte, times 256.
+    """Estimates the entropy of `width` planes, in bits times 256, if each plane has a code of its own for its bytes.
 
-    Logarithms are linear between powers of two: up to 0.09 too low, of the total as of the parts.
+    Logarithms are interpolated linearly between powers of two: each is up to 0.09 bits too low, that of the total and
+    those of the counts that are subtracted from it.
     """
     size: cython.longlong = len(data) // width if width > 0 else 0
     if size == 0:
@@ -641,13 +659,17 @@ def entropy(data: cython.const[cython.uchar][::1], width: cython.Py_ssize_t) -> 
 @cython.nogil
 @cython.exceptval(check=False)
 def _logarithm(number: cython.longlong) -> cython.longlong:
-    """Of a positive number below 2^54, to base 2, times 256."""
+    """The logarithm to base 2 of a positive number below 2^54, times 256."""
     whole: cython.int = bit_length(number) - 1
     return 256 * whole + (number << 8 >> whole) - 256
 
 
 def expand(gaps: cython.const[cython.uchar][::1], elements: cython.longlong, positions: cython.longlong[::1]) -> bool:
-    """Writes the positions that `gaps` lead to; False unless they fill `positions`, each below `elements`."""
+    """Writes the positions that `gaps` stand for.
+
+    False unless there are exactly as many as `positions` has entries, all below `elements`; what was written is
+    undefined then.
+    """
     count: cython.Py_ssize_t = 0
     most: cython.Py_ssize_t = len(positions)
     if cython.compiled:
@@ -691,12 +713,15 @@ def patch(
     room: cython.uchar[::1],
     out: cython.uchar[::1],
 ) -> bool:
-    """Applies sparse deltas to `out`, one after the other: elements that gaps lead to are changed by values.
+    """Applies sparse deltas to `out`, one after the other.
 
-    `data` has the gaps and the values, which are planes, of each. A delta is COLUMNS numbers: its bytes of gaps, its
-    values, whether they are zigzag differences or else XOR, and three that are used up. `width` is 1, 2, 4 or 8; `room`
-    has as many bytes as `data`, and is used up. False, and nothing, unless each delta has as many values as its gaps
-    lead to elements, all of them in `out`, and the deltas use up `data`.
+    `data` has the gaps and then the planes of the values of each delta. `deltas` has a row of COLUMNS numbers for each:
+    the number of bytes of its gaps, the number of its values, 1 if the values are zigzag differences or 0 if they are
+    XOR, and three more that this function overwrites. `room` is working memory of as many bytes as `data`. With
+    `undo`, differences are subtracted.
+
+    False, and nothing in `out` is changed, unless `width` is 1, 2, 4 or 8, every delta has exactly one value for each
+    element that its gaps name, all of these are elements of `out`, and the deltas together are all of `data`.
     """
     if width not in (1, 2, 4, 8) or len(room) < len(data):
         return False
@@ -706,7 +731,7 @@ def patch(
     size: cython.longlong
     most: cython.longlong
     begin: cython.longlong = 0
-    # Invariant: 0 <= begin <= len(data); nothing is added that could lead beyond.
+    # Invariant: 0 <= begin <= len(data). Each number is compared with what is left before it is added.
     for i in range(count):
         size = deltas[i * _COLUMNS]
         most = deltas[i * _COLUMNS + 1]
@@ -762,7 +787,10 @@ def _check_deltas(
     width: cython.Py_ssize_t,
     elements: cython.longlong,
 ) -> cython.bint:
-    """Whether each delta leads to as many elements as it has values, all below `elements`; sets its three cursors."""
+    """Whether each delta names as many elements as it has values, all below `elements`.
+
+    Sets the three cursors of each delta to its beginning: bytes of gaps, values, and position.
+    """
     _i: cython.Py_ssize_t
     at: cython.longlong
     begin: cython.longlong
@@ -776,7 +804,7 @@ def _check_deltas(
         size = table[0]
         found = 0
         reach = 0
-        # In sums of 32 bits, of which a vector has twice as many.
+        # In sums of 32 bits: a vector register holds twice as many of them as of 64 bits.
         for begin in range(0, size, 4096):
             some = 0
             far = 0
@@ -808,7 +836,10 @@ def _merge_all(
     undo: cython.bint,
     values: cython.p_uchar,
 ) -> cython.void:
-    """The values of all deltas as what is added to elements, or else their XOR, at the offsets of their planes."""
+    """Writes the values of all deltas to `values`, at the offsets that their planes have in `source`.
+
+    A zigzag difference becomes the number that is added to the element.
+    """
     _i: cython.Py_ssize_t
     for _i in range(count):
         source += table[0]
@@ -835,7 +866,7 @@ def _merge_2(
     undo: cython.bint,
     values: cython.p_uchar,
 ) -> cython.void:
-    """Two planes of `count` bytes as elements; a zigzag difference as the number that it is, or with `undo` minus that.
+    """Merges two planes of `count` bytes; a zigzag difference becomes its number, or with `undo` minus its number.
 
     Arithmetic of 16 bits, without a branch, becomes vector instructions.
     """
@@ -862,7 +893,7 @@ def _merge_4(
     undo: cython.bint,
     values: cython.p_uchar,
 ) -> cython.void:
-    """The same of four planes, in 32 bits."""
+    """`_merge_2` for four planes, in arithmetic of 32 bits."""
     i: cython.longlong
     value: cython.uint
     zigzag: cython.uint = difference
@@ -890,7 +921,7 @@ def _merge_any(
     undo: cython.bint,
     values: cython.p_uchar,
 ) -> cython.void:
-    """The same of up to eight planes: modulo 2^64, so also modulo what the element has."""
+    """`_merge_2` for up to eight planes: modulo 2^64, so also modulo 2^(8 * width)."""
     i: cython.longlong
     plane: cython.Py_ssize_t
     value: cython.ulonglong
@@ -919,7 +950,7 @@ def _patch_all(
     target: cython.p_uchar,
     elements: cython.longlong,
 ) -> cython.void:
-    """All deltas on one block of `target`, then on the next: a block stays in the cache."""
+    """Applies all deltas to one block of `target`, then to the next, so that a block stays in the cache."""
     limit: cython.longlong = 0
     at: cython.longlong
     i: cython.Py_ssize_t
@@ -959,9 +990,9 @@ def _patch(
     target: cython.p_uchar,
     limit: cython.longlong,
 ) -> cython.void:
-    """One delta from its cursors to the last element below `limit`. Positions are those that the caller has checked.
+    """Applies one delta from its cursors on, to elements below `limit`. `_check_deltas` has checked all positions.
 
-    Byte by byte: compilers join the loads and stores.
+    Loads and stores are written byte by byte, and joined by the compiler.
     """
     size: cython.longlong = delta[0]
     i: cython.longlong = delta[3]
@@ -972,7 +1003,7 @@ def _patch(
     step: cython.longlong
     value: cython.ulonglong
     at: cython.p_uchar
-    # Invariant: `done` values are used up by i gaps; position + step < limit before an element is touched.
+    # Invariant: the first i bytes of gaps name `done` elements; position + step < limit when an element is changed.
     while i < size:
         step = steps[i]
         if step == longest:

@@ -69,7 +69,7 @@ class Writer(Protocol):
         ...
 
     def note(self, text: str) -> None:
-        """Publishes what a collector must know of this writer."""
+        """Writes a text to the announcement of this writer, which collectors read."""
         ...
 
 
@@ -135,7 +135,7 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes what is open. It is opened again when it is needed."""
+        """Closes open files and connections. They are opened again when they are needed."""
         ...
 
 

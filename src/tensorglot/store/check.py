@@ -86,12 +86,12 @@ class _Lost:
 
     def __init__(self, packs: Packs, walk: Walk, reached: list[CID]) -> None:
         self.blocks: defaultdict[str, list[CID]] = defaultdict(list)
-        """By the pack that is damaged, or the rule of what is missing."""
+        """The damage, by the name of the damaged pack, or by the rule that a missing block breaks."""
         self.damage: defaultdict[str, dict[Span, TensorglotError | None]] = defaultdict(dict)
         self.missing: defaultdict[str, set[CID]] = defaultdict(set)
         """Blocks that are in no pack: those that links lead to, and the bases of deltas."""
         self.wrong: list[tuple[CID, TensorglotError]] = []
-        """Nodes that can be read, but are not what they must be."""
+        """Nodes that can be read, but are malformed or of another kind than the link to them requires."""
         there = packs.contains([cid.digest for cid in reached])
         for cid in (cid for cid, found in zip(reached, there, strict=True) if not found):
             self._add(cid, packs.cause(cid.digest), packs.has_copy(cid.digest))
@@ -225,7 +225,7 @@ def _batches(index: PackIndex) -> Iterator[list[list[int]]]:
 
 
 def _mark(backend: Backend, packs: Packs, damage: Damage) -> None:
-    """Marks what is damaged, and removes marks of what is not. In a store that cannot be written, only here."""
+    """Marks damaged records, and removes marks of intact ones. If the store is read-only, only this process knows."""
     found: Marks = {pack: merge_spans(spans) for pack, spans in damage.items()}
     present = {pack: spans for pack, spans in packs.marks.items() if pack in packs.indexes}
     try:

@@ -63,15 +63,16 @@ __all__ = [
 
 FORMAT = "store@1"
 KEPT_CHUNKS = 16
-"""Decoded chunks of which a part was read: neighbouring slices are often read next."""
+"""Decoded chunks that are kept after a part of them was read: the next slice is often in the same chunk."""
 _SMALL_NBYTES = 16 << 10
 """Arrays below this size are read together, if there are some of them: they lie in groups."""
 _FEW, _TOGETHER = 8, 4096
 _THREAD_NBYTES = 4 * CHUNK_NBYTES
 """What one thread reads and decodes at a time."""
 SPARE_NBYTES = 16 << 30
-"""Chunks may repeat without end: what a small store may say to hold, of zeros for instance. Of links, each of which
-is followed, only a chunk."""
+"""The size that the values of a commit may claim whatever the size of the packs: equal chunks are stored once, so a
+small store may hold large values, of zeros for instance. Values with links may claim only a chunk beyond the ratio of
+`Limits.store_ratio`, since every link is followed."""
 
 
 def read_node(packs: Packs, link: CID) -> bytes:
@@ -138,7 +139,7 @@ class ArraySource(BaseSource):
         for_each(work, batches(spans, lambda span: span[2] - span[1], _THREAD_NBYTES, _TOGETHER), self.concurrency)
 
     def _cut(self, offset: int, nbytes: int) -> Iterator[tuple[int, int]]:
-        """Begin and end of what one thread reads at a time, cut where a chunk ends: none is decoded twice."""
+        """Begin and end of what one thread reads at a time: whole chunks, so that none is decoded twice."""
         begin = 0
         while begin < nbytes:
             end = begin + _THREAD_NBYTES
@@ -185,7 +186,7 @@ class ArraySource(BaseSource):
         return end, nbytes
 
     def _read_array(self, position: int, start: int, out: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-        """Reads the chunks of which a part is requested; yields the others, with their place in `out`."""
+        """Reads chunks that are requested in part; yields the digest of each other chunk, with the memory to fill."""
         array, done = self._arrays[position], 0
         chunks = self._chunks_of(position)
         while done < len(out):
@@ -389,7 +390,7 @@ def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:
 
 
 def check_tensors(packs: Packs, entries: Sequence[Entry]) -> None:
-    """Checks that links are those of tensors, by their first nodes."""
+    """Checks that each link is that of a tensor, by its first node only."""
     _tensors(packs, [name for name, _ in entries], _read_nodes(packs, [link for _, link in entries]))
 
 

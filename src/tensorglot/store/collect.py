@@ -60,7 +60,7 @@ class Collected(Record):
 
 
 def collect(backend: Backend, packs: Packs, grace: float) -> Collected:
-    """Condemns packs that are not needed, and removes those whose time has come."""
+    """Condemns packs that are not needed, and removes packs that have been condemned for the grace period."""
     _check_grace(grace)
     with backend.exclusive("collect"):
         return _collect(backend, packs, grace)

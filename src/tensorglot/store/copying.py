@@ -79,7 +79,7 @@ def restore(packs: Packs, digest: bytes, encoding: Encoding, body: bytes, base: 
 def add_chunk(
     session: Session, digest: bytes, data: bytes, origin: Origin, read: Callable[[bytes], bytes] | None
 ) -> None:
-    """Adds a chunk, as a delta from the one that it replaced where that is smaller; `read` reads that one."""
+    """Adds a chunk, as a delta from the chunk that it replaced if that is smaller; `read` reads the replaced one."""
     if read is not None and origin.base is not None and len(data) >= TINY_NBYTES:
         base = origin.base
         depth, chain = session.cost(base)

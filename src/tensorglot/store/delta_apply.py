@@ -109,7 +109,7 @@ class _Work:
         """Deltas that may have been applied, and the digest before."""
 
     def _bodies(self, target: Target) -> Sequence[Body]:
-        """Bodies of the row, or of the one that it is tied to."""
+        """The bodies of a target: those of its row, or of the row that it is tied to."""
         row = target.row
         return (row if row.tied is None else self._file.index.rows[row.tied]).bodies
 
@@ -125,7 +125,7 @@ class _Work:
         self._for_each_body(self._hash_full, full=True)
 
     def _for_each_body(self, work: Callable[[Target, Body], None], *, full: bool) -> None:
-        """Chunks that change: those that the delta has in full, or the others."""
+        """Calls `work` for each chunk that changes: for those that the delta has in full, or for all others."""
         bodies = {
             (target, body.position): body
             for target in self._changed

@@ -70,7 +70,7 @@ def chunk_count(nbytes: int) -> int:
 
 
 def root_digest(digests: Sequence[bytes], nbytes: int) -> bytes:
-    """The digest of data, of those of its chunks."""
+    """The digest of a value, computed from the digests of its chunks."""
     if len(digests) == 1:
         return digests[0]
     tree = ChunkTree(None)

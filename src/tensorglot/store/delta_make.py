@@ -107,7 +107,7 @@ class _Row:
     tied: int | None
     width: int = 1
     alike: bool = False
-    """The elements of both are at the same places."""
+    """Whether the elements of both values are at the same offsets, so that one can be a delta from the other."""
     trees: tuple[ChunkTree, ChunkTree] = field(default_factory=lambda: (ChunkTree(None), ChunkTree(None)))
     nbytes: list[int] = field(default_factory=lambda: [0, 0])
     """Sizes of the new value and of the old one."""
@@ -119,7 +119,7 @@ class _Row:
         self.nbytes[which] += nbytes
 
     def finish(self, done: Sequence[Change]) -> Change:
-        """The row of the index, behind those that are done."""
+        """The row of the index; `done` are the rows before it."""
         checksum = self.checksum.intdigest()
         if self.tied is not None:
             return replace(done[self.tied], tensor=self.tensor, bodies=(), tied=self.tied, checksum=checksum)

@@ -33,7 +33,7 @@ _FEW, _MANY = 16, 4096
 _RAW_NBYTES = 16
 """So few bytes are stored as they are: trying every encoding takes 50 µs, and the row in the index has 72 bytes."""
 _RUN_NBYTES = 1 << 20
-"""Of both versions, at most, and one tensor more."""
+"""The bytes of both versions in a run: at most these, and those of one tensor more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _encode(data: memoryview, width: int, base: memoryview | None) -> Encoded:
 
 
 class SmallTensors:
-    """Those of two archives that can be compared in runs."""
+    """The tensors of two archives that can be compared in runs."""
 
     def __init__(self, old: Archive, new: Archive, without: Container[int]) -> None:
         self._old, self._new = old, new

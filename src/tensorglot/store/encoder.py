@@ -1,9 +1,9 @@
 """The encoding of a chunk, chosen by trying on a sample of it, then by size; never larger than the chunk.
 
-A chunk of which few elements differ from its base is compared once and encoded as a sparse
-delta: packed, if that takes about the bits of the entropy, as it does where a step of
-training has changed them. Any other one has a sample, which is encoded in every way; the
-best ways follow.
+A chunk of which few elements differ from its base is compared with it once and encoded as a
+sparse delta: a packed one if that is close to the entropy, as it is where a training step has
+changed the elements. Of any other chunk a sample is encoded in every way, and the whole chunk in
+the way that was smallest; in the next best, too, if it turns out larger than the sample promised.
 
 Knows what `encodings.py` knows: bytes and widths. Every function may run on several
 threads at once.
@@ -41,17 +41,17 @@ _WINDOWS = 8
 _SURPRISE = 1.25
 """If a chunk turns out larger than its sample promised by this factor, the next best encoding is tried, too."""
 _CLEARLY_SPARSE = 1 / 16
-"""Share of a chunk or sample: a sparse delta below it is not compared with planes."""
+"""A sparse delta that is smaller than this share of its chunk or sample is not compared with planes."""
 _CLOSE = 1.08
-"""A packed delta of at most so many times the bits of the entropy is not compared with others."""
+"""A packed delta of at most this multiple of the entropy is not compared with other encodings."""
 _SAMPLE_COUNT = 512
-"""Elements that choose between sparse deltas."""
+"""The size of the sample of changed elements that decides between XOR and difference."""
 _FEW_CHANGED = 1 / 5
-"""Share of the elements in a delta that is not compared with planes at most."""
+"""If a larger share of the elements differs, a sparse delta is compared with planes."""
 _HEADS_NBYTES = 32
-"""What the heads of a sparse delta take, and its tables at least."""
+"""The least that the head of a sparse delta and its Huffman tables take, beside the entropy."""
 _MOST_CHANGED = 0.4
-"""Share of the elements in a sparse delta at most: one byte of gap for each is too much beyond."""
+"""If a larger share of the elements differs, no sparse delta is tried: a byte of gap for each is too much."""
 _SPARSE_ONES = (Encoding.SPARSE_XOR, Encoding.SPARSE_DIFFERENCE, Encoding.PACKED_DIFFERENCE)
 
 
@@ -173,7 +173,10 @@ class _Changes(NamedTuple):
 def _changes(
     data: memoryview, base: memoryview, width: int, most: int, room: memoryview, places: Scratch
 ) -> _Changes | None:
-    """None if more than `most` differ. The gaps are in `room`, the positions in `places`."""
+    """Compares a chunk with its base; None if more than `most` elements differ.
+
+    The gaps are written to `room`, the positions to `places`.
+    """
     positions = np.frombuffer(places.room(8 * (most + planes.SPARE), 0), np.int64)
     count, used = planes.differences(
         data, base, width, room[: most + len(data) // width // planes.LONGEST + 1], positions
@@ -182,13 +185,13 @@ def _changes(
 
 
 def _sparse_body(found: _Changes, values: memoryview, width: int) -> bytes:
-    """Without the tail."""
+    """A body of gaps and values, without the bytes behind the last whole element."""
     head = SPARSE_HEAD.pack(width, len(found.positions), len(found.gaps))
     return head + zstd.compress_planes([found.gaps, *_cut(values, width)])
 
 
 def _packed_body(found: _Changes, values: memoryview, width: int) -> bytes:
-    """Without the tail."""
+    """A packed delta, without the bytes behind the last whole element."""
     with scratch() as memory:
         room = memory.room(SCRATCH_NBYTES, 0)
         return bytes(room[: packed.pack(found.positions, values, width, room)])
@@ -199,7 +202,7 @@ def _values(
 ) -> memoryview:
     """The planes of what turns the elements at positions of the base into those of the data, in `room`."""
     split = room[: len(positions) * width]
-    if width not in WORDS:  # of which there are no differences
+    if width not in WORDS:  # such elements have no differences, only XOR
         new, old = (elements_of(chunk, width).take(positions, axis=0) for chunk in (data, base))
         planes.split((new ^ old).reshape(-1).view(np.uint8).data, width, split)
     else:
@@ -240,7 +243,7 @@ def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> En
 
 
 def _rooms(memory: Scratch) -> tuple[memoryview, memoryview]:
-    """Room for two chunks."""
+    """Cuts scratch memory into room for two chunks."""
     room = memory.room(2 * CHUNK_NBYTES, 0)
     return room[:CHUNK_NBYTES], room[CHUNK_NBYTES:]
 

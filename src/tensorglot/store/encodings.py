@@ -18,8 +18,8 @@ Bytes behind the last whole element come last, as they are or as XOR. Numbers ar
 little-endian.
 
 Here bodies are decoded; `encoder.py` chooses and makes them. Knows bytes and widths; knows
-no tensor, no CID and no file. Every function may run on several threads at once; bodies
-may come from a stranger.
+no tensor, no CID and no file. Every function may run on several threads at once. Bodies may
+be hostile: a malformed one is a FormatError, never a write outside of the chunk.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ SPARSE_HEAD = struct.Struct("<BII")
 WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
 _WAITING_NBYTES = 2 << 20
-"""Size of decoded sparse deltas that are applied together."""
+"""Sparse deltas are decoded together up to this size, and then applied in one call of the kernel."""
 _SPARE = bytes(packed.SPARE)
 
 
@@ -128,7 +128,10 @@ def apply(encoding: int, body: memoryview, out: memoryview, *, undo: bool = Fals
 
 
 def apply_chain(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> None:
-    """Applies deltas one after the other, sparse ones together. After an error the contents of `out` are undefined."""
+    """Applies deltas one after the other, neighbours of one kind in one call of a kernel.
+
+    After an error the contents of `out` are undefined.
+    """
     out = memoryview(out).cast("B")
     check_size(out)
     for width, several in groupby(deltas, _packed_width):
@@ -139,13 +142,13 @@ def apply_chain(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> No
 
 
 def _packed_width(delta: tuple[int, memoryview]) -> int:
-    """The width of the elements of a packed delta, or 0."""
+    """The width of the elements of a packed delta; 0 for other deltas, and for a packed one without a body."""
     encoding, body = delta
     return body[0] & 15 if encoding == Encoding.PACKED_DIFFERENCE and body else 0
 
 
 def _apply_packed(bodies: Sequence[memoryview], out: memoryview, *, undo: bool = False) -> None:
-    """Applies packed deltas of elements of one width."""
+    """Applies packed deltas whose elements have the same width."""
     ends = np.fromiter(accumulate(map(len, bodies)), np.int64, len(bodies))
     with scratch() as memory:
         room = memory.room(SCRATCH_NBYTES, 0)
@@ -171,26 +174,26 @@ def _apply_others(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> 
 
 
 class _Body(NamedTuple):
-    """A body in its parts, of which none is decoded."""
+    """A body cut into its parts, which are not decoded yet."""
 
     encoding: int
     width: int
     values: int
-    """Elements that are stored."""
+    """The number of elements that the body has values for."""
     gaps: int
-    """Bytes."""
+    """The size of the gaps, decoded."""
     nbytes: int
-    """Size of the gaps and planes."""
+    """The size of the gaps and planes together, decoded."""
     frame: memoryview
     tail: memoryview
 
     @property
     def patches(self) -> bool:
-        """Whether it is a sparse delta of elements that are words: the kernel `patch` applies it."""
+        """Whether the kernel `planes.patch` applies it: a sparse delta of elements of 1, 2, 4 or 8 bytes."""
         return self.encoding in _SPARSE and self.width in WORDS
 
     def decode(self, out: memoryview) -> memoryview:
-        """The gaps and planes."""
+        """Decodes the gaps and planes into `out`."""
         if self.nbytes:
             try:
                 zstd.decode_whole(self.frame, out)
@@ -211,7 +214,7 @@ def _parse_delta(encoding: int, body: memoryview, nbytes: int) -> _Body:
 
 
 def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
-    """The parts of a body of planes or of a sparse delta, for a chunk of `nbytes`."""
+    """Cuts a body of planes, or a sparse delta, for a chunk of `nbytes` into its parts."""
     at = SPARSE_HEAD.size if encoding in _SPARSE else 1
     if len(body) < at:
         raise _short(at - len(body))
@@ -233,7 +236,7 @@ def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
 
 
 def _patch(deltas: Sequence[_Body], out: memoryview, *, undo: bool = False) -> None:
-    """Applies sparse deltas of words of one width."""
+    """Applies sparse deltas whose elements have the same width, that of a word."""
     table = [(each.gaps, each.values, each.encoding == Encoding.SPARSE_DIFFERENCE, 0, 0, 0) for each in deltas]
     ends = list(accumulate(each.nbytes for each in deltas))
     with scratch() as memory, scratch() as other:
@@ -282,7 +285,7 @@ def _malformed(what: str) -> FormatError:
 
 
 def elements_of(chunk: memoryview, width: int) -> Array:
-    """The whole elements: words, or rows of words where there is none of that width."""
+    """The whole elements of a chunk: words, or rows of words if no word has that width."""
     word = WORDS.get(width) or WORDS[8 if width == 16 else 1]
     values = np.frombuffer(chunk, word, len(chunk) // width * width // word.itemsize)
     return values if width in WORDS else values.reshape(-1, width // word.itemsize)

@@ -45,8 +45,9 @@ __all__ = ["Previous", "Value", "ingest", "ingest_value"]
 _BATCH_COUNT, _BATCH_NBYTES = 4096, 4 * CHUNK_NBYTES
 """Chunks that one thread takes at a time: their bases lie together, and are read at once."""
 _SPREAD_COST, _SPREAD_SIZE, _SPREAD_DEPTH = 0.1, 0.25, 2
-"""Chains of different chunks are shortened at costs and sizes that differ by these shares, and at depths that differ by
-this number, so that versions in a row share what it costs."""
+"""Shortening a chain costs a larger delta. If all chains reached the bounds in the same version, that version would
+be large. So the bounds differ from chunk to chunk: the cost and the size by up to these shares, the depth by up to
+this number."""
 
 Previous = Callable[[str, str], "Value | None"]
 """The value of a part of a tensor in the parent commit."""
@@ -198,7 +199,7 @@ class _Base(NamedTuple):
 
 
 def _base(chunk: _Chunk, packs: Packs) -> _Base | None:
-    """The chunk at the same place of the predecessor, or the one that its chain of deltas begins with."""
+    """The chunk at the same place of the predecessor, or an earlier one of its chain if the chain is too long."""
     bases = chunk.value.bases
     if len(chunk.data) < TINY_NBYTES or bases is None or chunk.position >= len(bases):
         return None
@@ -207,7 +208,7 @@ def _base(chunk: _Chunk, packs: Packs) -> _Base | None:
     if found is None:
         return None
     record = found.record
-    # One more delta will cost what the last one did.
+    # Expects the new delta to be about as large as the last one.
     if record.depth >= MAX_DEPTH - _SPREAD_DEPTH or (
         record.depth and record.chain + record.stored > MAX_CHAIN * (1 - _SPREAD_COST) * len(chunk.data)
     ):

@@ -39,7 +39,7 @@ class Origin(NamedTuple):
 
 
 def commits_from(packs: Packs, cids: Iterable[CID]) -> Iterator[Commit]:
-    """Commits and all their ancestors, each once; what is no commit is left out, since a tag may name a value."""
+    """Commits and all their ancestors, each once. Other nodes are skipped, since a tag may name a value."""
     seen: set[CID] = set()
     stack = list(cids)
     while stack:

@@ -40,12 +40,12 @@ class Stored(NamedTuple):
 
     @property
     def span(self) -> Span:
-        """Of its bytes, for a mark: one without bytes has a place, too."""
+        """Begin and end of its bytes, as a mark names them: a record without bytes counts as one byte."""
         return self.record.offset, self.record.offset + max(1, self.record.stored)
 
     @property
     def order(self) -> tuple[int, str, int]:
-        """For copying: bases come before their deltas, neighbours together."""
+        """The order in which blocks are copied: bases before their deltas, and by their place in a pack."""
         return self.record.depth, self.pack, self.record.offset
 
 
@@ -54,7 +54,7 @@ class Together(NamedTuple):
 
     first: Stored
     positions: list[int]
-    """Which of the blocks that were looked up they are."""
+    """Their positions among the blocks that were looked up."""
     begins: list[int]
     sizes: list[int]
 

@@ -53,7 +53,7 @@ class Node:
     names: list[str]
     """Names of the tensors; in an inner node the first name below each link."""
     digests: list[bytes] | None
-    """Of the links, which are to nodes; None if one of them is not."""
+    """The digests of the links; None if one of the links is not to a node."""
     others: list[CID]
     """The links, if there are no digests."""
 

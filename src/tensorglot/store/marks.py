@@ -47,7 +47,7 @@ def merge_spans(spans: Iterable[Span]) -> frozenset[Span]:
 
 
 def update_marks(backend: Backend, present: Marks, found: Marks) -> None:
-    """Replaces the marks that there are by those of what was found."""
+    """Replaces the marks of the store by marks of the damage that was found."""
     for pack in sorted(present.keys() | found.keys()):
         old, new = present.get(pack, frozenset()), found.get(pack, frozenset())
         for span in sorted(new - old):

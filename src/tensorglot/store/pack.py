@@ -46,7 +46,7 @@ _MAGIC_1 = b"tgpack\x001"
 _FOOTER = struct.Struct("<QQ32s8s")
 _COUNTS = struct.Struct("<III")
 _TAIL_NBYTES = 256 << 10
-"""Read at once, in the hope that the index fits."""
+"""Bytes at the end of a pack that are read first: an index that fits needs no second request."""
 NO_BASE = 0xFFFFFFFF
 _BLOCK_COLUMNS = (("record", "<u4"), ("begin", "<u4"), ("nbytes", "<u4"))
 _RECORD_WORDS = (("stored", "<u4"), ("decoded", "<u4"), ("chain", "<u4"), ("base", "<u4"))
@@ -113,7 +113,7 @@ class PackIndex:
         )
 
     def whole_record(self, block: int) -> Record:
-        """The record of a block as if it were one block."""
+        """The record of a block, with the span of all its blocks."""
         record = self.record(block)
         return record._replace(begin=0, nbytes=record.decoded)
 
@@ -261,7 +261,7 @@ class PackWriter:
         depth: int = 0,
         chain: int = 0,
     ) -> None:
-        """One record and the blocks in it: digest, begin, size. `chain` is what its base costs to read."""
+        """Appends a record with its blocks, given by digest, begin and size. `chain` is that of its base."""
         if not self.position:
             self.position = self.file.write([memoryview(_MAGIC)])
         row, stored = len(self._records), sum(map(len, body))
@@ -289,7 +289,7 @@ class PackWriter:
 
 
 def _numbers_frame(blocks: Sequence[tuple[int, ...]], records: Sequence[tuple[int, ...]]) -> bytes:
-    """The columns of both, without the digests: the planes of the words, then the bytes."""
+    """The frame of the index: the planes of the columns of words, then the columns of bytes."""
     of_record = _transposed(records, _RECORD_COLUMNS)
     words = b"".join((_transposed(blocks, _BLOCK_COLUMNS).tobytes(), of_record[: len(_RECORD_WORDS)].tobytes()))
     split = bytearray(len(words))

@@ -38,10 +38,10 @@ __all__ = ["MissingBlock", "Packs", "Stored", "pack_key"]
 CACHE_NBYTES = 32 << 20
 """Decoded groups of small blocks that are kept."""
 _GAP_NBYTES = 32 << 10
-"""Records that are not further from each other are read at once."""
+"""Records with at most this many bytes between them are read by one request."""
 _PAGE = 4096
 _INDEXES = 64
-"""Indexes of local packs that one thread reads at a time: each takes less than the way to another thread."""
+"""Indexes of local packs that one thread reads at a time: reading one takes less time than starting a thread's job."""
 _EMPTY = memoryview(b"")
 _SUFFIX = ".pack"
 
@@ -124,7 +124,7 @@ class Packs:
         return self._table
 
     def add(self, name: str, index: PackIndex) -> None:
-        """A pack that was written here."""
+        """Adds a pack that this process has written."""
         with self._lock:
             self._indexes = {**self._indexes, name: index}
             self._table = Table.of(self._indexes, self.marks)
@@ -252,7 +252,7 @@ class Packs:
                 self.read_into(digest, memory.room(found.record.nbytes, 0))
 
     def _attempt(self, work: Callable[[], T], salvage: Callable[[], T]) -> T:
-        """Once more, with the packs of now, if a pack is gone or a block was not there; at last from other copies."""
+        """Calls `work`; if a pack or block is gone, again with new packs; else `salvage`, which tries other copies."""
         try:
             try:
                 return work()
@@ -357,7 +357,7 @@ class Packs:
         return [(one, record) for one, record in zip(digests, records, strict=True) if one is not None]
 
     def _bodies(self, links: Sequence[Stored], memory: Scratch | None = None) -> list[memoryview]:
-        """The bytes of records, in `memory` if they fit; none of a block in a group, which is kept decoded.
+        """The bytes of records, in `memory` if they fit; b"" for a block of a group, since groups are kept decoded.
 
         Those of a batch of chunks lie together in the pack of each version, so four chunks with ten deltas each need
         11 reads instead of 44: requests, in an object store.
@@ -459,6 +459,6 @@ def _index_or_error(backend: Backend, name: str) -> PackIndex | TensorglotError 
 
 
 def _compare(digest: bytes, block: bytes | memoryview) -> None:
-    """What does not match is read from other copies, and then named (`salvage.py`)."""
+    """Raises IntegrityError unless a block has this digest; the caller then tries other copies (`salvage.py`)."""
     if blake3(block).digest() != digest:
         raise IntegrityError("block does not match its CID", rule="store.block.hash")

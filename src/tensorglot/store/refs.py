@@ -113,7 +113,7 @@ def _damaged(name: str) -> FormatError:
 
 
 def list_refs(backend: Backend) -> Iterator[Ref]:
-    """All refs, by name. One that is damaged is an error: what it leads to is not known."""
+    """All refs, by name. A damaged ref is an error, since the commit that it names is unknown."""
     for found in inspect_refs(backend):
         if isinstance(found, TensorglotError):
             raise found
@@ -147,7 +147,7 @@ def _name_of(key: str) -> str:
 
 
 def delete_ref(backend: Backend, name: str) -> bool | None:
-    """Removes a ref, whatever is in it. None if there is none, False if it was changed meanwhile."""
+    """Removes a ref, even a damaged one. None if it does not exist, False if it was changed meanwhile."""
     key = f"{_FOLDER}/{name}" if _is_cid(name) else _key(name)  # which earlier versions accepted
     try:
         data = backend.get(key)

@@ -167,7 +167,7 @@ def store_stats(packs: Packs, commits: Iterable[Commit]) -> StoreStats:
 
 
 def commit_costs(packs: Packs, commits: Iterable[Commit], before: Iterable[Commit] = ()) -> Iterator[CommitCost]:
-    """What each commit added to those before it, the oldest first; none of them adds what those in `before` have."""
+    """What each commit added to the earlier ones, the oldest first. Blocks of the commits in `before` do not count."""
     sizes = Sizes(packs)
     for commit in before:
         sizes.of(commit.tensors)

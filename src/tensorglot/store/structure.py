@@ -31,7 +31,7 @@ class Structure:
         self._trees: set[tuple[CID, int]] = set()
 
     def check(self, commit: Commit) -> None:
-        """Raises what is wrong first."""
+        """Raises the first error."""
         stack = [] if commit.tensors in self._nodes else [commit.tensors]
         while stack:
             if len(stack) > MAX_LEVELS + 1:
