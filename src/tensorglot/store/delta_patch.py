@@ -205,6 +205,7 @@ def _rows(file: DeltaFile, archive: Archive) -> Iterator[_Row]:
     for position, (name, changes) in enumerate(zip(file.index.names, file.index.rows_of(), strict=True)):
         special = file.index.special.get(position)
         plain = small.read(position) if special is None else None
+        bases: dict[str, tuple[str, Iterable[memoryview]]]
         if plain is not None:
             parts, bases = ["data"], {"data": (plain[0], [plain[1]])}
         else:
