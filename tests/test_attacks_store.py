@@ -46,6 +46,8 @@ Attack = Callable[[Path], None]
 
 DATA = np.arange(6, dtype=np.int32).tobytes()
 ARRAY = array_node("6 * int32", DATA)
+WITH_KEY_OF_DATA = CID(blake3(DATA).digest()[:8] + bytes(24), RAW)
+"""Tables of packs are sorted by the first eight bytes of a digest."""
 
 
 def publish(root: Path, *nodes: bytes, tensor: CID | None = None, manifest: bytes | None = None, **fields: Any) -> None:
@@ -874,6 +876,7 @@ BUNDLES: dict[str, bytes] = {
             ("encoding", 0), ("encoding", 99), ("encoding", -1), ("encoding", 1 << 63), ("nbytes", 0), ("nbytes", -1),
             ("nbytes", 1 << 40), ("body", "text"), ("body", bytes(50)), ("base", 5), ("block", 5), ("more", 5),
             ("base", block_cid(DATA, RAW, SHA256)), ("base", block_cid(b"nothing")), ("dynd", 2),
+            ("base", WITH_KEY_OF_DATA),
         ]
     },
 }  # fmt: skip
@@ -915,6 +918,7 @@ BUNDLE_RULES: dict[str, str] = {
     f"a delta with body {bytes(50)!r:.20}": "store.encoding",
     f"a delta with base {block_cid(DATA, RAW, SHA256)!r:.20}": "bundle.base",
     f"a delta with base {block_cid(b'nothing')!r:.20}": "bundle.base",
+    f"a delta with base {WITH_KEY_OF_DATA!r:.20}": "bundle.base",
 }
 """Of all others it is `bundle.delta` or `bundle.block`, as they say."""
 

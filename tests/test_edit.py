@@ -290,3 +290,28 @@ def test_a_part_of_an_added_tensor_that_has_the_name_of_another(tmp_path: Path) 
         tg.edit(tmp_path / "x.zt", add={"s": sparse})
     assert (caught.value.rule, caught.value.tensor) == ("ztensor.write.name", "s#values")
     assert (tmp_path / "x.zt").read_bytes() == before
+
+
+@pytest.mark.parametrize("value", [np.ones(2), np.zeros(0, np.float32), np.zeros(3, np.uint8)], ids=str)
+def test_a_tensor_with_the_name_of_the_metadata_entry_of_ztensor_01(value: Any, tmp_path: Path) -> None:
+    """It is kept, whatever attributes it has, and metadata, which needs an entry of this name, is refused."""
+    path, name = tmp_path / "model.zt", "__metadata__"
+    attributes = {name: {"metadata": {"a": 1}}}
+    tg.save(path, {name: value, "w": np.ones(3), "b": np.ones(4)}, format="ztensor@0.1", attributes=attributes)
+    before = path.read_bytes()
+    for change in ({}, {"drop": ["w"]}, {"add": {"n": np.ones(1)}}):
+        with pytest.raises(tg.UnsupportedError) as caught:
+            tg.edit(path, {"step": "1"}, **change)  # type: ignore[arg-type]
+        assert (caught.value.rule, caught.value.tensor) == ("ztensor.write.name", name)
+        assert path.read_bytes() == before
+    tg.edit(path, drop=["w"])
+    with tg.open(path) as archive:
+        assert sorted(archive) == [name, "b"]
+        assert archive[name].attributes == attributes[name]
+        assert np.array_equal(archive[name].numpy(), value)
+    tg.edit(path, {"step": "1"}, drop=[name])
+    with tg.open(path) as archive:
+        assert (list(archive), archive.metadata) == (["b"], {"step": "1"})
+    with pytest.raises(tg.UnsupportedError):
+        tg.edit(path, add={name: np.ones(2)})
+    assert list(tg.load(path)) == ["b"]

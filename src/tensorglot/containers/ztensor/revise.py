@@ -93,10 +93,10 @@ def edit_01(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
     data, begin = v01.index_bytes(source, archive.limits)
     yield Span(source, 0, begin)
     yield bytes(max(0, ALIGNMENT_01 - begin))
-    yield from write01.end_file(_with_metadata(data, metadata))
+    yield from write01.end_file(_with_metadata(data, metadata, is_tensor=METADATA in archive))
 
 
-def _with_metadata(index: bytes, metadata: Mapping[str, Any]) -> bytes:
+def _with_metadata(index: bytes, metadata: Mapping[str, Any], *, is_tensor: bool) -> bytes:
     """An index with other metadata: the entries before and behind those that it has are copied as two spans."""
     cursor = cbor.Cursor(index)
     count = cursor.count("index")
@@ -106,8 +106,9 @@ def _with_metadata(index: bytes, metadata: Mapping[str, Any]) -> bytes:
     if row is not None:
         old = cbor.Cursor(index, pos=int(found.records.places[row]))
         start = old.pos
-        if isinstance(old.value().get("metadata"), dict):
-            begin, end, count = start, old.pos, count - 1
+        if is_tensor or not isinstance(old.value().get("metadata"), dict):
+            raise _name_error(METADATA)
+        begin, end, count = start, old.pos, count - 1
     entry = _encode_entry(write01.metadata_entry(metadata))
     return cbor.head(cbor.ARRAY, count + 1) + entry + index[first:begin] + index[end : cursor.pos]
 
@@ -130,7 +131,8 @@ def revise_01(archive: Archive, revision: Revision) -> Iterator[Chunk]:
     listed = [by_tensor[name] for name in revision.names]
     if revision.metadata is not None:
         listed.insert(0, [_encode_entry(write01.metadata_entry(revision.metadata))])
-    _check_entry_names([entry.name for entry in entries], kept)
+    added = [METADATA] if revision.metadata is not None else []
+    _check_entry_names([*added, *(entry.name for entry in entries)], kept)
     encoded = list(chain.from_iterable(listed))
     index = cbor.head(cbor.ARRAY, len(encoded)) + b"".join(encoded)
     if revision.metadata is not None and layout.position < ALIGNMENT_01 and not entries:
@@ -148,28 +150,31 @@ def _stay(every: list[_Item], revision: Revision) -> list[_Item]:
 
 
 def _check_entry_names(added: list[str], kept: list[_Item]) -> None:
-    """A part of a new tensor must not have the name of another entry."""
+    """A part of a new tensor, or the metadata, must not have the name of another entry."""
     taken = {cbor.Cursor(item.data).value()["name"] for item in kept}
     for name in added:
         if name in taken:
-            raise UnsupportedError(
-                "the file has an entry of this name; rename the tensor", rule="ztensor.write.name", tensor=name
-            )
+            raise _name_error(name)
+        taken.add(name)
 
 
-def _entries(data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """All entries of an index but that of the metadata, each with its bytes."""
+def _name_error(name: str) -> UnsupportedError:
+    return UnsupportedError(
+        "two entries of the file would have this name; rename the tensor", rule="ztensor.write.name", tensor=name
+    )
+
+
+def _entries_01(data: bytes, tensors: set[str]) -> Iterator[_Item]:
+    """All entries of an index but that of the metadata, each with the tensor that it belongs to.
+
+    An entry of the metadata's name that the reader has found to be a tensor is one.
+    """
     cursor = cbor.Cursor(data)
     for _ in range(cursor.count("index")):
         raw = data[slice(*cursor.skip())]
         entry = cbor.Cursor(raw).value()
-        if not (entry["name"] == METADATA and isinstance(entry.get("metadata"), dict)):
-            yield entry, raw
-
-
-def _entries_01(data: bytes, tensors: set[str]) -> Iterator[_Item]:
-    """The same, each with the tensor that it belongs to."""
-    for entry, raw in _entries(data):
+        if entry["name"] == METADATA and METADATA not in tensors and isinstance(entry.get("metadata"), dict):
+            continue
         part_of = entry.get("part_of")
         whole = part_of if entry["name"] not in tensors and part_of in tensors else entry["name"]
         at = cbor.Cursor(raw).fields("entry", others=True)["offset"]
