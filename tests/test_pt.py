@@ -764,7 +764,7 @@ def test_scales_that_do_not_fit_the_shape() -> None:
 def test_a_scale_beyond_float32() -> None:
     scheme = b"(" + name("torch.per_tensor_affine") + b"G" + struct.pack(">d", 1e300) + b"K\3t"
     with tg.open(zipped(held(quantized_body(scheme)), CODES), format="pt") as archive:
-        assert archive["w"].parts["scales"].numpy().tolist() == [1e300] * 2
+        assert bytes(archive["w"].parts["scales"].payload.read(0, 16)) == struct.pack("<dd", 1e300, 1e300)
 
 
 def test_calls_and_states_that_no_pickler_writes() -> None:
