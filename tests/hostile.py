@@ -112,6 +112,13 @@ def _heavy() -> Iterable[Case]:
         yield Case(f"heavy: {what}", format, make)
 
 
+def _densest() -> Iterable[Case]:
+    from densest import DENSEST
+
+    for what, (format, make) in DENSEST.items():
+        yield Case(f"densest: {what}", format, make)
+
+
 FAMILIES: dict[str, tuple[Callable[[], Iterable[Case]], ...]] = {
     "bintensors": tuple(partial(_corpus, f"bintensors-{n}", f"bintensors@{n}", ".bt") for n in "01"),
     "ztensor": tuple(partial(_corpus, f"ztensor-{version}", "ztensor", ".zt") for version in ("0.1", "1", "2")),
@@ -129,6 +136,7 @@ FAMILIES: dict[str, tuple[Callable[[], Iterable[Case]], ...]] = {
     "shards": (_shards,),
     "store": (_store,),
     "heavy": (_heavy,),
+    "densest": (_densest,),
 }
 
 

@@ -22,6 +22,7 @@ import pytest
 import zstandard
 
 import tensorglot as tg
+import test_onnx
 from bson_samples import EVERY_KIND, binary, document, element
 from dynd_random import mutant, random_bytes, random_type
 from fuzzing import bintensors, bson, foreign
@@ -89,8 +90,8 @@ def outcome(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> An
         return result, None
     if function == "pack":
         return result, bytes(arguments[-1][: max(0, result)])
-    # The other columns of `patch` are its own.
-    return plain(result), plain(arguments[-1:] if function == "patch" else arguments)
+    # The other columns of `patch` are its own, and the function of `scan_fields` is another one each time.
+    return plain(result), plain(arguments[-1:] if function in ("patch", "scan_fields") else arguments)
 
 
 # Arguments
@@ -375,6 +376,68 @@ def ztensor_index_calls() -> Iterator[Call]:
         yield "encode_entries", lambda made=made, fields=fields, tails=tails: (*made, fields, tails)
 
 
+class Pairs(list[Any]):
+    """A dict of a pickle."""
+
+
+def pickle_steps_calls() -> Iterator[Call]:
+    rng = random.Random(19)
+    names = {"collections.OrderedDict": Pairs, "a.b": 5}
+    codes = [bytes([code]) for code in range(0x28, 0x96)]
+    codes += [b"K\7", b"M\1\2", b"h\0", b"q\0", b"q\1", b"r\0\0\0\0", b"j\1\0\0\0", b"\x8c\1a", b"\x8c\1\xff"]
+    codes += [b"X\1\0\0\0b", b"\x8a\2\1\xff", b"\x8a\x11" + bytes(17), b"ca\nb\n", b"ca\nc\n", b"ca\n", b"c"]
+    codes += [b"ccollections\nOrderedDict\n)R", b"\x8c\1a\x8c\1b\x93", b"](", b"}(", b"e", b"u", b"s", b"a", b"t"] * 3
+    likely = codes[-60:]
+    for _ in range(4000):
+        data = b"".join(rng.choices(likely if rng.random() < 0.8 else codes, k=rng.randrange(1, 30)))
+        at, most = rng.randrange(len(data)), rng.choice([0, 2, 64])
+        yield "steps", lambda data=data, at=at, most=most: (data, at, most, [0, 0], [], [], [], names, Pairs)
+
+        def begun(data: bytes = data) -> tuple[Any, ...]:
+            stack = ["x", [], Pairs(), "a", "b"]
+            return data, 0, 64, [1, 0], stack, [0], ["m", []], names, Pairs
+
+        yield "steps", begun
+
+
+def nested(rng: random.Random, depth: int) -> Any:
+    leaf: list[Any] = [None, True, 7, 1.5, "text", b"raw", (), [], Pairs(), object]
+    if depth == 0 or rng.random() < 0.4:
+        return rng.choice(leaf)
+    items = [nested(rng, depth - 1) for _ in range(rng.randrange(5))]
+    if rng.random() < 0.4:
+        keys = rng.choices(["a", "b", 1, None, 2.5, True, *([()] if rng.random() < 0.1 else [])], k=len(items))
+        return Pairs(part for pair in zip(keys, items, strict=True) for part in pair)
+    return items * rng.choice([1, 2]) if rng.random() < 0.5 else tuple(items)
+
+
+def pickle_values_calls() -> Iterator[Call]:
+    rng = random.Random(20)
+    for _ in range(1500):
+        value = [nested(rng, 5)]
+        for depth in (0, 2, 64):
+            yield "least_nbytes", lambda value=value, depth=depth: (value, Pairs, depth)
+            letters = rng.choice([5, 60, 1 << 40])
+            yield "leaves", lambda v=value[0], depth=depth, letters=letters: (v, Pairs, letters, depth, [], [])
+
+
+def protobuf_calls() -> Iterator[Call]:
+    rng = random.Random(21)
+    files = [data for format, data in foreign.mutants(3000, seed=6) if format == "onnx"]
+    graphs = [b"".join(test_onnx.field(5, test_onnx.tensor(str(i), 1, (i, 2), raw=bytes(i))) for i in range(9))]
+    for _ in range(300):
+        graph = bytearray(graphs[0])
+        for _ in range(rng.randrange(4)):
+            graph[rng.randrange(len(graph))] = rng.randrange(256)
+        graphs.append(bytes(graph))
+    for data in (*files, *graphs):
+        base, left, rank = rng.choice([0, 1000]), rng.choice([3, 40, 1 << 40]), rng.choice([1, 64])
+        end = base + rng.choice([len(data), len(data) // 2, len(data) + 9, 1 << 50])
+        common = (data, base, base, end, left)
+        yield "scan_fields", lambda common=common: (*common, lambda *parts: parts, [])
+        yield "scan_tensors", lambda common=common, rank=rank: (*common, 5, rank, tuple([] for _ in range(9)))
+
+
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bintensors": (bintensors_calls, 19),
     "bson_rows": (bson_rows_calls, 4),
@@ -384,7 +447,10 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "lookup3": (lookup3_calls, 42),
     "names": (names_calls, 4),
     "packed": (packed_calls, 30),
+    "pickle_steps": (pickle_steps_calls, 20),
+    "pickle_values": (pickle_values_calls, 20),
     "planes": (planes_calls, 8),
+    "protobuf": (protobuf_calls, 20),
     "safetensors": (safetensors_calls, 18),
     "utf8": (utf8_calls, 10),
     "zstd_blocks": (zstd_blocks_calls, 3),

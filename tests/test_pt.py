@@ -761,6 +761,27 @@ def test_scales_that_do_not_fit_the_shape() -> None:
     assert tg.open(fits)["w"].dequantize().tolist() == [[0, 0, 0], [2, 3, 4]]
 
 
+def test_a_scale_beyond_float32() -> None:
+    scheme = b"(" + name("torch.per_tensor_affine") + b"G" + struct.pack(">d", 1e300) + b"K\3t"
+    with tg.open(zipped(held(quantized_body(scheme)), CODES), format="pt") as archive:
+        assert bytes(archive["w"].parts["scales"].payload.read(0, 16)) == struct.pack("<dd", 1e300, 1e300)
+
+
+def test_calls_and_states_that_no_pickler_writes() -> None:
+    """Without end in few bytes: an empty state, a storage of the memo, a call of one."""
+    long = {
+        "states": b"}" + b"Nb" * 2000,
+        "storages": b"}((" + stored()[1:-1] + b"\x94tb" + text("a") + b"](" + b"h\0Q" * 2000 + b"es",
+        "sizes": b"}(" + name("torch.Size") + b"\x94tb" + text("a") + b"](" + b"h\0)\x85R" * 2000 + b"es",
+    }
+    for body in long.values():
+        with pytest.raises(tg.LimitError) as caught:
+            tg.open(zipped(pickled(body), DATA), format="pt")
+        assert caught.value.rule == "pt.pickle.bomb"
+    states = b"}" + b"}(\x8c\x09_metadata}ub" * 2000
+    assert len(tg.open(zipped(pickled(states)), format="pt")) == 0
+
+
 def test_one_scale_is_repeated_up_to_a_bound() -> None:
     """A scale is repeated for each row, and many tensors may have the same codes."""
     count = 1 << 20

@@ -78,8 +78,8 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 def index_of(fields: Sequence[Field], spans: Spans) -> Index:
     """The index of serialized values at spans of a source."""
-    known = {field: dense_parts(field) for field in dict.fromkeys(field for _, field in fields)}
-    blocks = [known[field] for _, field in fields]
+    known = {key: dense_parts(field) for key, field in {id(field): field for _, field in fields}.items()}
+    blocks = [known[id(field)] for _, field in fields]
     dims, dim_offsets = shape_columns(
         [(end - start,) if block is None else block[1] for block, (start, end) in zip(blocks, spans, strict=True)]
     )
@@ -226,8 +226,9 @@ def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
 def _spans(source: Source, types: list[Type], begin: int, options: ReadOptions) -> Spans:
     """Returns the span of each value. The last one ends the file."""
     spans = []
+    known = {key: fixed_nbytes(type) for key, type in dict(zip(map(id, types), types, strict=True)).items()}
     for i, type in enumerate(types):
-        nbytes = fixed_nbytes(type)
+        nbytes = known[id(type)]
         if nbytes is not None:
             end = begin + nbytes
         elif i == len(types) - 1:

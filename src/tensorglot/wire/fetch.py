@@ -15,7 +15,6 @@ Read: TypeAlias = "Callable[[int, int], memoryview | bytes]"
 _STEPS = (64 << 10, 256 << 10, 4 << 20)
 """Total bytes after the first, second and third read; doubled from then on. At a server, each step beyond the first
 256 KiB is a request, so the steps are few."""
-_RUN_NBYTES = 1 << 12
 
 
 class Fetched:
@@ -55,15 +54,13 @@ class Fetched:
         self._at += 1
         return self._data[self._at - 1]
 
-    def run(self, step: int) -> bytes:
-        """The longest run, among the bytes already read, that begins with the last byte taken and repeats it.
+    def ahead(self) -> tuple[bytes, int]:
+        """What has been read, and the position in it."""
+        return self._data, self._at
 
-        Every `step`th byte of the run equals that byte; the length is a multiple of `step`.
-        """
-        ahead = self._data[self._at - 1 : self._at - 1 + _RUN_NBYTES]
-        ahead = ahead[: len(ahead) // step * step]
-        others = ahead[::step].lstrip(ahead[:1])
-        return ahead[: len(ahead) - len(others) * step]
+    def skip(self, nbytes: int) -> None:
+        """Skips bytes that have been read."""
+        self._at += nbytes
 
     def line(self, most: int) -> bytes:
         """Reads up to the next newline, which is consumed but not returned."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError
+from tensorglot.kernels.protobuf import scan_fields
 
 __all__ = ["BYTES", "FIXED32", "FIXED64", "VARINT", "Field", "Reader", "decode_varints", "signed"]
 
@@ -44,7 +45,8 @@ class Reader:
     def __init__(self, read: Read, size: int, most: int, rule: str) -> None:
         self._read = read
         self._size = size
-        self._left = most
+        self.left = most
+        """Bytes that may still be read."""
         self._rule = rule
         self._window = b""
         self._begin = 0
@@ -53,24 +55,40 @@ class Reader:
         """Yields the fields of the message from `begin` to `end`."""
         position = begin
         while position < end:
-            start = position
-            key, position = self._varint(position, end)
-            number, kind = key >> 3, key & 7
-            first, value = position, 0
-            if kind == VARINT:
-                value, position = self._varint(position, end)
-            elif kind == BYTES:
-                nbytes, first = self._varint(position, end)
-                position = first + nbytes
-            elif kind in _WIDTHS:
-                position += _WIDTHS[kind]
-            else:
-                raise FormatError(f"unknown wire type {kind}", rule=f"{self._rule}.wire", offset=start)
-            if number == 0:
-                raise FormatError("a field must have a number", rule=f"{self._rule}.wire", offset=start)
-            if position > end:
-                self._fail(position, end, start)
-            yield Field(number, kind, value, first, position)
+            found: list[Field] = []
+            window, start = self.window(position)
+            position, self.left = scan_fields(window, start, position, end, self.left, Field, found)
+            yield from found
+            if position < min(start + len(window), end):
+                yield (field := self.field(position, end))
+                position = field.end
+
+    def field(self, start: int, end: int) -> Field:
+        """The field at a position of the message that ends at `end`."""
+        key, position = self._varint(start, end)
+        number, kind = key >> 3, key & 7
+        first, value = position, 0
+        if kind == VARINT:
+            value, position = self._varint(position, end)
+        elif kind == BYTES:
+            nbytes, first = self._varint(position, end)
+            position = first + nbytes
+        elif kind in _WIDTHS:
+            position += _WIDTHS[kind]
+        else:
+            raise FormatError(f"unknown wire type {kind}", rule=f"{self._rule}.wire", offset=start)
+        if number == 0:
+            raise FormatError("a field must have a number", rule=f"{self._rule}.wire", offset=start)
+        if position > end:
+            self._fail(position, end, start)
+        return Field(number, kind, value, first, position)
+
+    def window(self, position: int) -> tuple[bytes, int]:
+        """Bytes of the file from `position` on or before it, and where they begin."""
+        if not self._begin <= position < self._begin + len(self._window):
+            self._begin = position
+            self._window = self._read(position, min(_WINDOW_NBYTES, self._size - position))
+        return self._window, self._begin
 
     def take(self, field: Field) -> bytes:
         """The contents of a field."""
@@ -98,16 +116,14 @@ class Reader:
 
     def _varint(self, position: int, end: int) -> tuple[int, int]:
         at = position - self._begin
-        if position < end and 0 <= at < len(self._window) and self._left and self._window[at] < 0x80:
-            self._left -= 1  # fast path: most varints have one byte
+        if position < end and 0 <= at < len(self._window) and self.left and self._window[at] < 0x80:
+            self.left -= 1  # fast path: most varints have one byte
             return self._window[at], position + 1
         value = shift = 0
         first = position
         while position < end:
-            if not self._begin <= position < self._begin + len(self._window):
-                self._begin = position
-                self._window = self._read(position, min(_WINDOW_NBYTES, self._size - position))
-            byte = self._window[position - self._begin]
+            window, begin = self.window(position)
+            byte = window[position - begin]
             position += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
@@ -120,8 +136,8 @@ class Reader:
         raise AssertionError
 
     def _charge(self, nbytes: int, offset: int) -> None:
-        self._left -= nbytes
-        if self._left < 0:
+        self.left -= nbytes
+        if self.left < 0:
             raise LimitError("header exceeds Limits.header_nbytes", rule=f"{self._rule}.limit.header", offset=offset)
 
     def _fail(self, needed: int, end: int, offset: int) -> None:

@@ -15,8 +15,7 @@ from __future__ import annotations
 from tensorglot.containers.onnx.messages import DTYPES, read_model
 from tensorglot.containers.onnx.tensors import Rows
 from tensorglot.containers.table import Container, ReadOptions
-from tensorglot.errors import TensorglotError, UnsupportedError
-from tensorglot.model.builder import IndexBuilder
+from tensorglot.errors import UnsupportedError
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
 from tensorglot.model.repeated import check_shared
@@ -28,20 +27,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     if options.strict:
         raise UnsupportedError("ONNX has no canonical form: open the file without strict", rule="onnx.strict")
     model = read_model(source, options.limits)
-    builder = IndexBuilder(options.limits, "onnx")
-    rows = Rows(builder, source, options)
-    name = ""
-    try:
-        for tensor in model.tensors:
-            name = tensor.name
-            rows.add(tensor)
-        for sparse in model.sparse:
-            name = sparse.values.name
-            rows.add_sparse(sparse)
-    except TensorglotError as error:
-        error.tensor = error.tensor or name
-        raise
-    index = builder.index("onnx@1", model.metadata)
+    index = Rows(source, options).index(model)
     check_shared(index, source.size, options.limits, "onnx")
     return index
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorglot.errors import FormatError, LimitError, UnsupportedError
+from tensorglot.kernels.protobuf import scan_tensors
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
 from tensorglot.wire.protobuf import BYTES, VARINT, Field, Reader, signed
 
-__all__ = ["DTYPES", "Initializer", "Model", "SparseInitializer", "read_model"]
+__all__ = ["DATA_FIELDS", "DTYPES", "Initializer", "Initializers", "Model", "SparseInitializer", "read_model"]
 
 DTYPES: dict[int, str] = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "", 9: "bool",
@@ -24,8 +25,8 @@ DTYPES: dict[int, str] = {
 }  # fmt: skip
 """By the number of TensorProto.DataType; 8 is text, which is listed without its values."""
 
-_DATA = {4: "float_data", 5: "int32_data", 6: "string_data", 7: "int64_data", 9: "raw_data", 10: "double_data",
-         11: "uint64_data"}  # fmt: skip
+DATA_FIELDS = {4: "float_data", 5: "int32_data", 6: "string_data", 7: "int64_data", 9: "raw_data", 10: "double_data",
+               11: "uint64_data"}  # fmt: skip
 """Fields of a tensor that have its values."""
 _PROPERTIES = {1: "ir_version", 2: "producer_name", 3: "producer_version", 4: "domain", 5: "model_version",
                6: "doc_string"}  # fmt: skip
@@ -58,9 +59,54 @@ class SparseInitializer:
 
 
 @dataclass(frozen=True, slots=True)
+class Initializers:
+    """The descriptions of dense tensors, in columns."""
+
+    at: list[int] = field(default_factory=list)
+    """Offset of the message."""
+    names: list[str] = field(default_factory=list)
+    types: list[int] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """Numbers of elements."""
+    fields: list[int] = field(default_factory=list)
+    """The number of the field that has the values; 0 for none."""
+    begins: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    dims: list[int] = field(default_factory=list)
+    unusual: dict[int, Initializer] = field(default_factory=dict)
+    """By their positions: tensors that columns cannot describe. These have but their names and shapes."""
+
+    def add(self, tensor: Initializer) -> None:
+        """Adds an unusual one."""
+        self.unusual[len(self.names)] = tensor
+        row = (tensor.at, tensor.name, 0, len(tensor.shape), 0, 0, 0, 0)
+        for column, entry in zip(self.columns(), row, strict=False):
+            column.append(entry)
+        self.dims.extend(tensor.shape)
+
+    def describe(self, position: int, first: int) -> Initializer:
+        """The description of one tensor, whose dimensions begin at `first`."""
+        return Initializer(
+            self.at[position],
+            self.names[position],
+            self.types[position],
+            self.dims[first : first + self.ranks[position]],
+            DATA_FIELDS.get(self.fields[position], ""),
+            self.begins[position],
+            self.ends[position],
+        )
+
+    def columns(self) -> tuple[list[Any], ...]:
+        return (
+            self.at, self.names, self.types, self.ranks, self.counts, self.fields, self.begins, self.ends, self.dims,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     metadata: dict[str, Any]
-    tensors: list[Initializer]
+    tensors: Initializers
     sparse: list[SparseInitializer]
 
 
@@ -82,6 +128,7 @@ def read_model(source: Source, limits: Limits) -> Model:
     reader = Reader(source.read_bytes, source.size, limits.header_or(), "onnx")
     metadata: dict[str, Any] = {}
     graph: Field | None = None
+    opsets: dict[bytes, tuple[str, int]] = {}
     once = _Once()
     for found in reader.fields(0, source.size):
         if found.number in _PROPERTIES or found.number == 7:
@@ -95,7 +142,10 @@ def read_model(source: Source, limits: Limits) -> Model:
             graph = found
         elif found.number == 8:
             _require(found, BYTES)
-            domain, version = _opset(reader, found)
+            content = reader.take(found)
+            if content not in opsets:
+                opsets[content] = _opset(reader, found)
+            domain, version = opsets[content]
             metadata[f"onnx.opset.{domain or 'ai.onnx'}"] = str(version)
         elif found.number == 14:
             key, value = _entry(reader, found)
@@ -104,26 +154,48 @@ def read_model(source: Source, limits: Limits) -> Model:
             metadata[key] = value
     if graph is None:
         raise FormatError("not an ONNX model: it has no graph", rule="onnx.graph", offset=0)
-    tensors: list[Initializer] = []
-    sparse: list[SparseInitializer] = []
-    names: set[str] = set()
-    for found in reader.fields(graph.begin, graph.end):
+    tensors, sparse = _graph(reader, graph, limits)
+    return Model(metadata, tensors, sparse)
+
+
+def _graph(reader: Reader, graph: Field, limits: Limits) -> tuple[Initializers, list[SparseInitializer]]:
+    tensors, sparse, at_sparse = Initializers(), list[SparseInitializer](), list[int]()
+    most, position = limits.tensors_or(), graph.begin
+    while position < graph.end:
+        window, begin = reader.window(position)
+        position, reader.left = scan_tensors(
+            window, begin, position, graph.end, reader.left, most - len(sparse), limits.rank, tensors.columns()
+        )
+        if position >= min(begin + len(window), graph.end):
+            continue
+        found = reader.field(position, graph.end)
+        position = found.end
         if found.number not in (5, 15):
             continue
         _require(found, BYTES)
-        if len(names) >= limits.tensors_or():
+        if len(tensors.names) + len(sparse) >= most:
             raise LimitError("more initializers than Limits.tensors", rule="onnx.limit.tensors", offset=found.begin)
         if found.number == 5:
-            tensors.append(_tensor(reader, found, limits.rank))
-            name = tensors[-1].name
+            tensors.add(_tensor(reader, found, limits.rank))
         else:
             sparse.append(_sparse(reader, found, limits.rank))
-            name = sparse[-1].values.name
-        if name in names:
-            message = "duplicate initializer name"
-            raise FormatError(message, rule="onnx.name.duplicate", offset=found.begin, tensor=name)
-        names.add(name)
-    return Model(metadata, tensors, sparse)
+            at_sparse.append(found.begin)
+    _check_names([*tensors.names, *(one.values.name for one in sparse)], [*tensors.at, *at_sparse], limits)
+    return tensors, sparse
+
+
+def _check_names(names: list[str], offsets: list[int], limits: Limits) -> None:
+    if len(set(names)) < len(names):
+        at = next(at for at, name in enumerate(names) if names.index(name) < at)
+        message = "duplicate initializer name"
+        raise FormatError(message, rule="onnx.name.duplicate", offset=offsets[at], tensor=names[at])
+    for at, name in enumerate(names):
+        if 4 * len(name) > limits.name_nbytes and len(name.encode()) > limits.name_nbytes:
+            raise LimitError(
+                f"a tensor name has more than {limits.name_nbytes} bytes (Limits.name_nbytes)",
+                rule="onnx.limit.name",
+                offset=offsets[at],
+            )
 
 
 def _require(found: Field, kind: int) -> None:
@@ -172,7 +244,7 @@ def _tensor(reader: Reader, message: Field, max_rank: int) -> Initializer:
             key, value = _entry(reader, found)
             if entries.setdefault(key, value) is not value:
                 raise FormatError("duplicate key", rule="onnx.external.duplicate", offset=found.begin)
-        elif found.number in _DATA:
+        elif found.number in DATA_FIELDS:
             _add_data(tensor, found)
         elif found.number in (2, 8, 14):
             once.check(found.number, found.begin)
@@ -210,7 +282,7 @@ def _dims(reader: Reader, found: Field, have: int, max_rank: int) -> list[int]:
 
 
 def _add_data(tensor: Initializer, found: Field) -> None:
-    name = _DATA[found.number]
+    name = DATA_FIELDS[found.number]
     if name != "string_data":
         if tensor.data == name:
             raise UnsupportedError(

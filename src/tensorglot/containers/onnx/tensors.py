@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.containers.onnx.external import ExternalFile, external_span
-from tensorglot.containers.onnx.messages import DTYPES, Initializer, SparseInitializer
+from tensorglot.containers.onnx.messages import DATA_FIELDS, DTYPES, Initializer, Initializers, Model, SparseInitializer
 from tensorglot.containers.onnx.varints import Varints
 from tensorglot.containers.table import ReadOptions
-from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.errors import FormatError, TensorglotError, UnsupportedError
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.index import Layout
+from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.layouts import COO
 from tensorglot.model.payload import Codec, Encoded, Source, Span
 from tensorglot.model.strided import Strided
@@ -31,19 +34,84 @@ _VARINTS = {
     "uint64_data": frozenset({"uint32", "uint64"}),
 }
 """Fields of varints, and the types that they may have."""
+_TYPES = 256
+"""Numbers of element types that columns may have; and below, by such a number: code, bits."""
+_CODES = np.full(_TYPES, UNKNOWN, np.uint8)
+_BITS = np.zeros(_TYPES, np.int64)
+_RAW = np.zeros((max(DATA_FIELDS) + 1, _TYPES), np.bool_)
+"""By the field that has the values: whether they are as they are in memory."""
+for _number, _name in DTYPES.items():
+    if _name:
+        _CODES[_number], _BITS[_number] = BY_NAME[_name].code, BY_NAME[_name].bits
+        for _field, _data in {0: "", **DATA_FIELDS}.items():
+            _RAW[_field, _number] = _data in ("", "raw_data") or _name in _FIXED.get(_data, ())
+_COUNT_END = 1 << 55
 
 
 class Rows:
-    """Adds initializers to an index. Several may be in one file."""
+    """Initializers as an index. The values of several may be in one file."""
 
-    def __init__(self, builder: IndexBuilder, source: Source, options: ReadOptions) -> None:
-        self._builder = builder
+    def __init__(self, source: Source, options: ReadOptions) -> None:
         self._source = source
         self._options = options
         self._files: dict[str, ExternalFile] = {}
+        self._codecs: dict[tuple[str, str, int], tuple[Codec, int]] = {}
 
-    def add(self, tensor: Initializer) -> None:
-        self._builder.add(tensor.name, self._row(tensor))
+    def index(self, model: Model) -> Index:
+        index = self._dense_index(model.tensors, model.metadata)
+        if not model.sparse:
+            return index
+        builder = IndexBuilder(self._options.limits, "onnx")
+        for sparse in model.sparse:
+            try:
+                self._add_sparse(builder, sparse)
+            except TensorglotError as error:
+                error.tensor = error.tensor or sparse.values.name
+                raise
+        return Index.concat([index, builder.index("onnx@1")], format="onnx@1", metadata=model.metadata)
+
+    def _dense_index(self, found: Initializers, metadata: Mapping[str, Any]) -> Index:
+        types, fields, counts = (np.array(c, np.int64) for c in (found.types, found.fields, found.counts))
+        begins, ends = np.array(found.begins, np.int64), np.array(found.ends, np.int64)
+        offsets = prefix_sums(np.array(found.ranks, np.int64))
+        codes = _CODES[types]
+        small = counts < _COUNT_END  # the number of bits does not overflow
+        nbytes = (np.where(small, counts, 0) * _BITS[types] + 7) // 8
+        plain = (_RAW[fields, types] & small & (nbytes == ends - begins)) | (codes == UNKNOWN)
+        plain[list(found.unusual)] = False
+        unknown = {at: _unknown(found.types[at]) for at in np.flatnonzero(codes == UNKNOWN).tolist()}
+        sources: dict[int, Source] = {}
+        codecs: dict[int, Codec] = {}
+        sizes: dict[int, int] = {}
+        for at in np.flatnonzero(~plain).tolist():
+            try:
+                row = self._row(found.unusual.get(at) or found.describe(at, int(offsets[at])))
+            except TensorglotError as error:
+                error.tensor = error.tensor or found.names[at]
+                raise
+            begins[at], ends[at] = row.begin, row.end
+            unknown.pop(at, None)
+            if isinstance(row.dtype, str):
+                unknown[at] = row.dtype
+            codes[at] = UNKNOWN if isinstance(row.dtype, str) else row.dtype.code
+            if row.source is not None:
+                sources[at] = row.source
+            if row.codec is not None:
+                codecs[at], sizes[at] = row.codec, row.nbytes
+        return Index(
+            format="onnx@1",
+            names=found.names,
+            dtypes=codes,
+            dims=np.array(found.dims, np.int64),
+            dim_offsets=offsets,
+            begins=begins,
+            ends=ends,
+            metadata=metadata,
+            codecs=codecs,
+            decoded_nbytes=sizes,
+            unknown_dtypes=unknown,
+            sources=sources,
+        )
 
     def _row(self, tensor: Initializer) -> Row:
         shape = tuple(tensor.shape)
@@ -52,20 +120,35 @@ class Rows:
             raise FormatError("the tensor would have 2**60 elements or more", rule="onnx.shape", offset=tensor.at)
         name = DTYPES.get(tensor.type)
         if not name:
-            what = "STRING" if name == "" else f"data type {tensor.type}"
-            return Row(dtype=what, shape=shape, begin=tensor.begin, end=tensor.end)
+            return Row(dtype=_unknown(tensor.type), shape=shape, begin=tensor.begin, end=tensor.end)
         dtype = BY_NAME[name]
         nbytes = dtype.nbytes(count)
         if tensor.external is not None:
             file, begin = external_span(tensor.external, nbytes, tensor.at)
-            source = self._files.setdefault(file, ExternalFile(file, self._options))
-            return Row(dtype=dtype, shape=shape, begin=begin, end=begin + nbytes, source=source)
+            if file not in self._files:
+                self._files[file] = ExternalFile(file, self._options)
+            return Row(dtype=dtype, shape=shape, begin=begin, end=begin + nbytes, source=self._files[file])
         row = Row(dtype=dtype, shape=shape, begin=tensor.begin, end=tensor.end)
         if tensor.data in ("raw_data", "") or name in _FIXED.get(tensor.data, ()):
             self._check_size(tensor, nbytes)
             return row
-        codec = _codec(tensor, dtype, count)
-        return replace(row, codec=codec, nbytes=nbytes)
+        row.codec, row.nbytes = self._codec(tensor, dtype, count), nbytes
+        return row
+
+    def _codec(self, tensor: Initializer, dtype: DType, count: int) -> Codec:
+        """The codec of values that are varints; equal ones are one."""
+        key = tensor.data, dtype.name, count
+        if key not in self._codecs:
+            if dtype.name not in _VARINTS.get(tensor.data, ()):
+                raise FormatError(
+                    f"{tensor.data} cannot have {dtype.name}", rule="onnx.data.field", offset=tensor.begin
+                )
+            self._codecs[key] = _codec(dtype, count)
+        codec, stored = self._codecs[key]
+        nbytes = tensor.end - tensor.begin
+        if not stored <= nbytes <= 10 * stored:
+            raise FormatError(f"{nbytes} bytes cannot be {stored} varints", rule="onnx.data.size", offset=tensor.begin)
+        return codec
 
     def _check_size(self, tensor: Initializer, nbytes: int) -> None:
         have = tensor.end - tensor.begin
@@ -76,7 +159,7 @@ class Rows:
                 offset=tensor.begin or tensor.at,
             )
 
-    def add_sparse(self, sparse: SparseInitializer) -> None:
+    def _add_sparse(self, builder: IndexBuilder, sparse: SparseInitializer) -> None:
         """COO: coordinates as rows of a matrix, or as one number each, which is the position in C order."""
         values, shape = self._row(sparse.values), sparse.shape
         found = tuple(sparse.indices.shape)
@@ -108,7 +191,7 @@ class Rows:
             coords = self._spread(indices, sparse)
         layout = Layout(COO, dense(values.dtype, shape))
         rows = (replace(values, part="values"), replace(coords, part="coords"))
-        self._builder.add(sparse.values.name, *rows, layout=layout)
+        builder.add(sparse.values.name, *rows, layout=layout)
 
     def _spread(self, indices: Row, sparse: SparseInitializer) -> Row:
         """Coordinates of positions in C order; they are read, 8 bytes for each at most 10 in the file."""
@@ -125,19 +208,17 @@ class Rows:
         return Row(dtype=BY_NAME["int64"], shape=coords.shape, end=coords.nbytes, payload=np.ascontiguousarray(coords))
 
 
-def _codec(tensor: Initializer, dtype: DType, count: int) -> Codec:
-    """The codec of values that are varints."""
-    if dtype.name not in _VARINTS.get(tensor.data, ()):
-        raise FormatError(f"{tensor.data} cannot have {dtype.name}", rule="onnx.data.field", offset=tensor.begin)
-    stored, codec = count, Varints(count, max(1, dtype.bits // 8), signed=dtype.signed and not dtype.packed)
-    wrapped: Codec = codec
+def _codec(dtype: DType, count: int) -> tuple[Codec, int]:
+    """The codec of values that are varints, and their number."""
+    codec = Varints(count, max(1, dtype.bits // 8), signed=dtype.signed and not dtype.packed)
     if dtype.packed and 8 % dtype.bits:
-        wrapped = UnpackedSubByte(dtype, count, codec)
-    elif dtype.packed:  # each number is a byte of packed elements
+        return UnpackedSubByte(dtype, count, codec), count
+    if dtype.packed:  # each number is a byte of packed elements
         stored = dtype.nbytes(count)
-        wrapped = replace(codec, count=stored)
-    if not stored <= tensor.end - tensor.begin <= 10 * stored:
-        raise FormatError(
-            f"{tensor.end - tensor.begin} bytes cannot be {stored} varints", rule="onnx.data.size", offset=tensor.begin
-        )
-    return wrapped
+        return replace(codec, count=stored), stored
+    return codec, count
+
+
+def _unknown(type: int) -> str:
+    """What an element type is called that has no name here."""
+    return "STRING" if type == 8 else f"data type {type}"

@@ -7,97 +7,60 @@ whatever they share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from typing import Any
 
 from tensorglot.containers.table import UNNAMED
 from tensorglot.containers.torchsave.names import TENSORS, ElementType, Pairs
 from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
+from tensorglot.kernels.pickle_values import KEY, LARGE, least_nbytes, leaves
 
 __all__ = ["flatten"]
 
 DEPTH = 64
 _CONTAINERS = frozenset({list, tuple, Pairs})
-_SCALARS = frozenset({type(None), bool, int, float, str, bytes})
-_TEXTS = frozenset({str, bytes})
-_BYTES = frozenset({type(None), bool})
-"""What takes one byte of a pickle."""
+_AS_THEY_ARE = frozenset({type(None), bool, int, float, str, bytes, list})
 
 
 def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Returns the tensors by name, in order, and the other values as metadata, or None."""
     if isinstance(root, TENSORS):
         return {UNNAMED: root}, None
-    found: dict[str, Any] = {}
-    if type(root) in _CONTAINERS and _least_nbytes(root, 0, {}) > 2000 + pickle_nbytes:
-        raise _too_large()
-    letters = 8 * pickle_nbytes + (4 << 20)
-    left: list[Iterator[tuple[str, Any]]] = [iter([("", root)])]
-    """What is still to visit, of each container on the way to the value."""
-    while left:
-        depth = len(left) - 1
-        for name, value in left[-1]:
-            if type(value) in _CONTAINERS and value:
-                types = set(map(type, value))
-                letters -= len(name) * len(value)
-                if types & _TEXTS:
-                    letters -= sum(len(item) for item in value if type(item) in _TEXTS)
-                if letters < 0 or depth > DEPTH:
-                    raise _too_large()
-                if type(value) is Pairs or not types <= _SCALARS:
-                    left.append(_children(f"{name}." if depth else "", value))
-                    break
-            if name in found:
-                raise FormatError(
-                    "duplicate name: the keys of two values are equal when joined by dots",
-                    rule="pt.name.duplicate",
-                    tensor=name,
-                )
-            found[name] = value if isinstance(value, TENSORS) else _plain(value)
+    fault = least_nbytes(root, Pairs, DEPTH) if type(root) in _CONTAINERS else 0
+    names: list[str] = []
+    values: list[Any] = []
+    fits = 0 <= fault <= 2000 + pickle_nbytes
+    fault = leaves(root, Pairs, 8 * pickle_nbytes + (4 << 20), DEPTH, names, values) if fits else LARGE
+    if fault == KEY:
+        raise UnsupportedError("dict keys must be text or numbers", rule="pt.key")
+    if fault < 0:
+        raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
+    tensors, metadata = _split(names, values)
+    if len(tensors) + len(metadata) < len(names) or tensors.keys() & metadata.keys():
+        raise FormatError(
+            "duplicate name: the keys of two values are equal when joined by dots",
+            rule="pt.name.duplicate",
+            tensor=next(name for name, times in Counter(names).items() if times > 1),
+        )
+    return tensors, metadata or None
+
+
+def _split(names: list[str], values: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tensors and metadata."""
+    if set(map(type, values)) <= _AS_THEY_ARE:
+        return {}, dict(zip(names, values, strict=True))
+    tensors: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
+    for name, value in zip(names, values, strict=True):
+        kind = type(value)
+        if kind in TENSORS:
+            tensors[name] = value
         else:
-            left.pop()
-    tensors = {name: value for name, value in found.items() if isinstance(value, TENSORS)}
-    return tensors, {name: value for name, value in found.items() if name not in tensors} or None
-
-
-def _least_nbytes(value: Any, depth: int, known: dict[int, int]) -> int:
-    """The size of the smallest pickle that has these values and shares none. A container is counted once, by its id."""
-    if depth > DEPTH:
-        raise _too_large()
-    types = set(map(type, value))
-    nbytes = 2 * len(value)
-    if types & _BYTES:
-        nbytes -= sum(type(item) in _BYTES for item in value)
-    if not types <= _SCALARS:
-        for item in value:
-            if type(item) in _CONTAINERS and item:
-                inside = known.get(id(item))
-                nbytes += _least_nbytes(item, depth + 1, known) if inside is None else inside
-    known[id(value)] = nbytes
-    return nbytes
-
-
-def _too_large() -> LimitError:
-    return LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
-
-
-def _children(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The items of a container, each with its name."""
-    keys = map(_key, value[::2]) if type(value) is Pairs else map(str, range(len(value)))
-    return zip(map(prefix.__add__, keys), value[1::2] if type(value) is Pairs else value, strict=True)
-
-
-def _key(key: Any) -> str:
-    if isinstance(key, (str, bool, int, float, type(None))):
-        return str(key)
-    raise UnsupportedError("dict keys must be text or numbers", rule="pt.key")
+            metadata[name] = value if kind in _AS_THEY_ARE else list(value) if kind is tuple else _plain(value)
+    return tensors, metadata
 
 
 def _plain(value: Any) -> Any:
-    if type(value) in _SCALARS:
-        return value
-    if type(value) in (list, tuple):
-        return list(value)
     if type(value) is Pairs:
         return {}
     if isinstance(value, ElementType):

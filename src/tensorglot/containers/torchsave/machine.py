@@ -7,18 +7,18 @@ length. So is the work of calls, whose arguments may be large and referred to ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from tensorglot.containers.torchsave.names import Storage
+from tensorglot.containers.torchsave.names import Pairs, Storage
 from tensorglot.errors import FormatError, LimitError
+from tensorglot.kernels.pickle_steps import steps
 from tensorglot.wire.fetch import Fetched
 
 __all__ = ["Machine"]
 
 
 class Machine:
-    def __init__(self, data: Fetched, names: Mapping[str, Any], storages: dict[str, Storage]) -> None:
+    def __init__(self, data: Fetched, names: dict[str, Any], storages: dict[str, Storage]) -> None:
         """`names` has the value of each allowed global; `storages` collects the referenced storages."""
         self.data = data
         self.names = names
@@ -31,6 +31,16 @@ class Machine:
         self.memo: list[Any] = []
         self.containers = 0
         self.work = 0
+
+    def advance(self) -> int:
+        """Takes the steps that need only the stack and the memo; returns the opcode that follows them."""
+        data, at = self.data.ahead()
+        state = [self.floor, self.containers]
+        start = at - (self.data.position - self.begin)
+        end = steps(data, at, 64 - start, state, self.stack, self.marks, self.memo, self.names, Pairs)
+        self.floor, self.containers = state
+        self.data.skip(end - at)
+        return self.data.byte()
 
     def fault(self, message: str, rule: str) -> FormatError:
         return FormatError(message, rule=f"pt.pickle.{rule}", offset=self.data.position)

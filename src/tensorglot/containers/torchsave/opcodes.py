@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from itertools import takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorglot.containers.torchsave.machine import Machine
@@ -21,12 +20,10 @@ __all__ = ["OPCODES", "Opcode", "load"]
 PROTOCOLS = (2, 3, 4, 5)
 LONG_NBYTES = 16
 NAME_NBYTES = 256
-_STOP, _BININT1, _BINGET = 0x2E, 0x4B, 0x68
-_CONSTANTS = {0x4E: None, 0x88: True, 0x89: False}
-_RUNS = frozenset({_BININT1, _BINGET, *_CONSTANTS})
-"""Opcodes that may come many times in a row."""
-_RUN_LEAST = 16
-"""So many of them are interpreted one by one before the rest of the run is taken: most runs are short."""
+_STOP = 0x2E
+_CALL_WORK, _STATE_WORK = 24, 64
+"""Work of a call, and of a state or a storage: a pickler writes at least 7 and 16 bytes for them, of which each allows
+4."""
 
 Reader: TypeAlias = "Callable[[Fetched], Any]"
 """Reads the argument of an opcode."""
@@ -40,7 +37,7 @@ class Opcode(NamedTuple):
 
 def load(
     data: Fetched,
-    names: Mapping[str, Any],
+    names: dict[str, Any],
     storages: dict[str, Storage],
     opcodes: Mapping[int, Opcode] | None = None,
 ) -> Any:
@@ -54,12 +51,7 @@ def load(
     machine = Machine(data, names, storages)
     if data.byte() != 0x80 or data.byte() not in PROTOCOLS:
         raise UnsupportedError("not a pickle of protocol 2 to 5", rule="pt.pickle.protocol", offset=machine.begin)
-    before, repeated = _STOP, 0
-    while (code := data.byte()) != _STOP:
-        if code != before:
-            before, repeated = code, 0
-        elif (repeated := repeated + 1) > _RUN_LEAST and code in _RUNS and _push_run(machine, code):
-            continue
+    while (code := machine.advance()) != _STOP:
         opcode = table.get(code)
         if opcode is None:
             raise UnsupportedError(
@@ -76,24 +68,6 @@ def load(
     if machine.stack or machine.marks:
         raise machine.fault("values left on the pickle stack", "stack")
     return value
-
-
-def _push_run(machine: Machine, code: int) -> bool:
-    """Pushes what one opcode gives several times in a row, as in a list of small numbers; False if it must be alone."""
-    if code in _CONSTANTS:
-        run = machine.data.run(1)
-        machine.stack += [_CONSTANTS[code]] * len(run)
-    else:
-        run = machine.data.run(2)
-        numbers: Any = run[1::2]
-        if code == _BINGET:
-            known = len(machine.memo)
-            numbers = [machine.memo[number] for number in takewhile(known.__gt__, numbers)]
-            run = run[: 2 * len(numbers)]
-        machine.stack += numbers
-    if run:
-        machine.data.take(len(run) - 1)
-    return bool(run)
 
 
 def _opcode_name(code: int) -> str:
@@ -239,19 +213,21 @@ def _reduce(machine: Machine) -> None:
     arguments, function = machine.pop(), machine.pop()
     if not callable(function) or type(arguments) is not tuple:
         raise machine.fault("REDUCE needs a function and a tuple", "call")
-    machine.charge(len(arguments))
-    machine.charge(sum(len(value) for value in arguments if isinstance(value, (list, tuple, str))))
+    machine.charge(_CALL_WORK + len(arguments))
+    machine.charge(sum([len(value) for value in arguments if isinstance(value, (list, tuple, str))]))
     machine.push(_call(machine, function, arguments))
 
 
 def _build(machine: Machine) -> None:
     state = machine.pop()
     target = machine.pop()
+    machine.charge(_STATE_WORK)
     _call(machine, build_state, target, state)
     machine.push(target)
 
 
 def _persistent(machine: Machine) -> None:
+    machine.charge(_STATE_WORK)
     found = _call(machine, storage, machine.pop())
     before = machine.storages.setdefault(found.key, found)
     if (before.dtype, before.count) != (found.dtype, found.count):
@@ -281,7 +257,7 @@ OPCODES: dict[int, Opcode] = {
     0x43: Opcode(Machine.push, _sized(_BYTE)),  # SHORT_BINBYTES
     0x47: Opcode(Machine.push, _F64),  # BINFLOAT
     0x4A: Opcode(Machine.push, _I32),  # BININT
-    _BININT1: Opcode(Machine.push, _BYTE),
+    0x4B: Opcode(Machine.push, _BYTE),  # BININT1
     0x4D: Opcode(Machine.push, _U16),  # BININT2
     0x4E: Opcode(Machine.push, lambda _: None),  # NONE
     0x51: Opcode(_persistent),  # BINPERSID
@@ -295,7 +271,7 @@ OPCODES: dict[int, Opcode] = {
     0x63: Opcode(_global),  # GLOBAL
     0x64: Opcode(_dict),  # DICT
     0x65: Opcode(_appends),  # APPENDS
-    _BINGET: Opcode(_get, _BYTE),
+    0x68: Opcode(_get, _BYTE),  # BINGET
     0x6A: Opcode(_get, _U32),  # LONG_BINGET
     0x6C: Opcode(_list),  # LIST
     0x71: Opcode(_put, _BYTE),  # BINPUT

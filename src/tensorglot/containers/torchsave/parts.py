@@ -144,7 +144,8 @@ def _quantized(tensor: QuantizedView, name: str) -> _Form:
         attributes = describe_codes(8, tensor.axis, {"form": "tensor", "packing": "plain"})
         return _Form(QUANT_GROUP, codes.shape, parts, attributes)
     scale = float(tensor.scales)  # type: ignore[arg-type]
-    width = "<f4" if float(np.float32(scale)) == scale else "<f8"
+    with np.errstate(over="ignore"):  # a scale beyond float32 becomes infinite, which differs from it
+        width = "<f4" if float(np.float32(scale)) == scale else "<f8"
     repeated = _Repeated(np.array(scale, width).tobytes(), codes.shape[0])
     attributes = describe_codes(8, 0, {"form": "implied", "value": tensor.zeros})
     return _Form(QUANT_GROUP, codes.shape, {"data": data, "scales": repeated}, attributes)

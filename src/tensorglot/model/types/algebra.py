@@ -401,7 +401,8 @@ def symbolic(type: Type) -> bool:
         if isinstance(inner, _SYMBOLIC) or (isinstance(inner, Tuple | Struct) and inner.open):
             return True
         if not isinstance(inner, Array | Merkle):
-            stack.extend(inner.children)
+            children = inner.children
+            stack.extend(dict(zip(map(id, children), children, strict=True)).values())  # fields may share a type
     return False
 
 

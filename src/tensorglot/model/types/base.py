@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from string import Formatter
-from typing import ClassVar, dataclass_transform
+from typing import ClassVar, Self, dataclass_transform
 
 from tensorglot.cached import cached_property
 from tensorglot.errors import InputError
@@ -82,6 +82,11 @@ class Type:
                 stack.extend(reversed(list(piece.pieces())))
         return "".join(text)
 
+    def spelled(self, text: str) -> Self:
+        """The type itself, where its canonical text is known."""
+        vars(self)["_text"] = text
+        return self
+
     def __str__(self) -> str:
         return self._text
 
@@ -143,4 +148,4 @@ def check_names(named: tuple[tuple[str, Type], ...]) -> None:
 
 
 def has_surrogate(text: str) -> bool:
-    return any("\ud800" <= c <= "\udfff" for c in text)
+    return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)

@@ -10,6 +10,7 @@ of each type are checked by its constructor.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -62,6 +63,11 @@ _NAMED: dict[str, Type] = {
     "array": Array(ANY),
     **{leaf.template: leaf() for leaf in (Bytes, String, Char, TypeType, Void, Date)},
 }
+_LEAVES: dict[str, Type] = {str(leaf): leaf for leaf in _NAMED.values()}
+"""By their canonical text."""
+_FIELD = re.compile(
+    r"([A-Za-z_][A-Za-z0-9_]*): ((?:(?:0|[1-9][0-9]{0,17}) \* )*[a-z][a-z0-9_]*)(?:, (?!\Z)|\}\Z)", re.ASCII
+)
 _AROUND: dict[str, Callable[[Type], Type]] = {"option": Option, "pointer": Pointer, "array": Array, "merkle": Merkle}
 _WITH_BRACKETS = {
     "time": "time['us']",
@@ -91,7 +97,7 @@ def parse(text: str, limits: Limits = DEFAULT) -> Type:
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
     """Parses a type from data, which must be in the canonical spelling."""
-    type = _dense(text, limits) or _Parser(text, limits, FormatError, LimitError).type()
+    type = _dense(text, limits) or _flat_struct(text, limits) or _Parser(text, limits, FormatError, LimitError).type()
     if str(type) != text:
         raise FormatError(
             f"the canonical spelling of this type is {escape(str(type), longest=160)}", rule="dynd.type.canonical"
@@ -112,6 +118,25 @@ def _dense(text: str, limits: Limits) -> Type | None:
     for size in reversed(sizes):
         type = Fixed(int(size), type)
     return type
+
+
+def _flat_struct(text: str, limits: Limits) -> Type | None:
+    """A struct of blocks of elements and of types without parameters, of which files have many, without the parser."""
+    if text[:1] != "{" or len(text) > limits.type_nbytes or limits.type_depth < 1:
+        return None
+    fields = _FIELD.findall(text, 1)
+    if sum([len(name) + len(inner) + len(": , ") for name, inner in fields]) != len(text):
+        return None  # something between two fields
+    known: dict[str, Type] = {}
+    for inner in dict.fromkeys([inner for _, inner in fields]):
+        type = _LEAVES.get(inner) or _dense(inner, limits)
+        if type is None or str(type) != inner:
+            return None
+        known[inner] = type
+    try:
+        return Struct(tuple([(name, known[inner]) for name, inner in fields])).spelled(text)
+    except InputError:
+        return None  # the parser finds the same, and where
 
 
 @lru_cache(maxsize=1024)

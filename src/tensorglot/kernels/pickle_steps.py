@@ -1,0 +1,275 @@
+"""The steps of a pickle that need nothing but its stack and its memo: values, containers, references.
+
+It takes as many steps as it can and stops before the first that it leaves to the caller:
+an opcode that it does not know, one whose bytes are not all there, and any that would
+break a rule. So every fault has its message in one place, the interpreter of the caller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.tensorglot.kernels.primitives import little
+else:
+    from tensorglot.kernels.primitives import little
+
+MARK = cython.declare(cython.int, 0x28)
+EMPTY_TUPLE = cython.declare(cython.int, 0x29)
+BININT1 = cython.declare(cython.int, 0x4B)
+BININT2 = cython.declare(cython.int, 0x4D)
+NONE = cython.declare(cython.int, 0x4E)
+REDUCE = cython.declare(cython.int, 0x52)
+BINUNICODE = cython.declare(cython.int, 0x58)
+EMPTY_LIST = cython.declare(cython.int, 0x5D)
+APPEND = cython.declare(cython.int, 0x61)
+GLOBAL = cython.declare(cython.int, 0x63)
+APPENDS = cython.declare(cython.int, 0x65)
+BINGET = cython.declare(cython.int, 0x68)
+LONG_BINGET = cython.declare(cython.int, 0x6A)
+LIST = cython.declare(cython.int, 0x6C)
+BINPUT = cython.declare(cython.int, 0x71)
+LONG_BINPUT = cython.declare(cython.int, 0x72)
+SETITEM = cython.declare(cython.int, 0x73)
+TUPLE = cython.declare(cython.int, 0x74)
+SETITEMS = cython.declare(cython.int, 0x75)
+EMPTY_DICT = cython.declare(cython.int, 0x7D)
+TUPLE1 = cython.declare(cython.int, 0x85)
+TUPLE2 = cython.declare(cython.int, 0x86)
+TUPLE3 = cython.declare(cython.int, 0x87)
+NEWTRUE = cython.declare(cython.int, 0x88)
+NEWFALSE = cython.declare(cython.int, 0x89)
+LONG1 = cython.declare(cython.int, 0x8A)
+SHORT_BINUNICODE = cython.declare(cython.int, 0x8C)
+STACK_GLOBAL = cython.declare(cython.int, 0x93)
+MEMOIZE = cython.declare(cython.int, 0x94)
+
+LONG_NBYTES = cython.declare(cython.int, 16)
+NAME_NBYTES = cython.declare(cython.Py_ssize_t, 256)
+"""The longest integer, and the longest line of a global."""
+
+
+def steps(
+    data: bytes,
+    at: cython.Py_ssize_t,
+    most: cython.Py_ssize_t,
+    state: list[int],
+    stack: list[Any],
+    marks: list[int],
+    memo: list[Any],
+    names: dict[str, Any],
+    pairs: Any,
+) -> int:
+    """Takes steps from `at` on; returns the position of the first opcode that is left.
+
+    `state` has the stack position of the last mark and the number of containers, of which
+    there may be half of `most` and of the position together. `names` has the values of
+    globals; `pairs` makes an empty dict, and so does a call of the global OrderedDict.
+    """
+    raw: cython.p_const_uchar = data
+    end: cython.Py_ssize_t = len(data)
+    floor: cython.Py_ssize_t = state[0]
+    containers: cython.Py_ssize_t = state[1]
+    code: cython.int
+    after: cython.Py_ssize_t
+    nbytes: cython.Py_ssize_t
+    # Invariant: at <= end, floor <= len(stack), and no rule is broken before `at`.
+    while at < end:
+        code = raw[at]
+        after = at + 1
+        nbytes = _argument_nbytes(code)
+        if nbytes > end - after:
+            break
+        if _is_container(code):
+            if 2 * (containers + 1) > after + most or not _container(code, floor, stack, marks, pairs):
+                break
+            containers += 1
+            if code in (TUPLE, LIST):
+                floor = marks.pop()
+        elif code in (APPENDS, SETITEMS):
+            if not _extend(code, floor, stack, marks, pairs):
+                break
+            floor = marks.pop()
+        elif code == MARK:
+            marks.append(floor)
+            floor = len(stack)
+        elif code == GLOBAL:
+            after = _global(data, after, stack, names)
+        elif nbytes > 0:
+            after = _with_number(data, code, little(raw, after, nbytes), after + nbytes, floor, stack, memo)
+        elif not _step(code, floor, stack, memo, names, pairs):
+            break
+        if after < 0:
+            break
+        at = after
+    state[0] = floor
+    state[1] = containers
+    return int(at)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is_container(code: cython.int) -> cython.bint:
+    return code in (EMPTY_LIST, EMPTY_DICT, TUPLE, LIST, TUPLE1, TUPLE2, TUPLE3)
+
+
+@cython.cfunc
+def _container(
+    code: cython.int, floor: cython.Py_ssize_t, stack: list[Any], marks: list[int], pairs: Any
+) -> cython.bint:
+    """Pushes a new container, with the items that it takes from the stack."""
+    size: cython.Py_ssize_t = len(stack)
+    begin: cython.Py_ssize_t
+    items: list[Any]
+    if code == EMPTY_LIST:
+        stack.append([])
+    elif code == EMPTY_DICT:
+        stack.append(pairs())
+    else:
+        begin = floor if code in (TUPLE, LIST) else size - (code - TUPLE1 + 1)
+        if begin < floor or (code in (TUPLE, LIST) and not marks):
+            return False
+        items = stack[begin:]
+        del stack[begin:]
+        if code == LIST:
+            stack.append(items)
+        else:
+            stack.append(tuple(items))
+    return True
+
+
+@cython.cfunc
+def _extend(code: cython.int, floor: cython.Py_ssize_t, stack: list[Any], marks: list[int], pairs: Any) -> cython.bint:
+    """Moves what is above the last mark to the container below it."""
+    target: Any
+    if not marks or floor <= marks[len(marks) - 1]:
+        return False
+    target = stack[floor - 1]
+    if type(target) is not (list if code == APPENDS else pairs):
+        return False
+    if code == SETITEMS and (len(stack) - floor) % 2 != 0:
+        return False
+    target.extend(stack[floor:])
+    del stack[floor:]
+    return True
+
+
+@cython.cfunc
+def _global(data: bytes, at: cython.Py_ssize_t, stack: list[Any], names: dict[str, Any]) -> cython.Py_ssize_t:
+    """Pushes the value of a global, two lines; returns where they end, or -1."""
+    line: cython.Py_ssize_t = data.find(b"\n", at, at + NAME_NBYTES + 1)
+    end: cython.Py_ssize_t = -1 if line < 0 else data.find(b"\n", line + 1, line + NAME_NBYTES + 2)
+    value: Any
+    if end < 0:
+        return -1
+    value = names.get(f"{data[at:line].decode('latin-1')}.{data[line + 1 : end].decode('latin-1')}")
+    if value is None:
+        return -1
+    stack.append(value)
+    return end + 1
+
+
+@cython.cfunc
+def _with_number(
+    data: bytes,
+    code: cython.int,
+    number: cython.Py_ssize_t,
+    after: cython.Py_ssize_t,
+    floor: cython.Py_ssize_t,
+    stack: list[Any],
+    memo: list[Any],
+) -> cython.Py_ssize_t:
+    """A step whose opcode has a number, which ends at `after`; returns where the step ends, or -1."""
+    known: cython.Py_ssize_t = len(memo)
+    if code in (BINPUT, LONG_BINPUT):
+        if len(stack) <= floor or number > known:
+            return -1
+        if number == known:
+            memo.append(stack[len(stack) - 1])
+        else:
+            memo[number] = stack[len(stack) - 1]
+    elif code in (BININT1, BININT2):
+        stack.append(number)
+    elif code in (BINGET, LONG_BINGET):
+        if number >= known:
+            return -1
+        stack.append(memo[number])
+    elif number > len(data) - after or (code == LONG1 and number > LONG_NBYTES):
+        return -1
+    elif code == LONG1:
+        stack.append(int.from_bytes(data[after : after + number], "little", signed=True))
+        return after + number
+    else:
+        try:
+            stack.append(data[after : after + number].decode("utf-8"))
+        except UnicodeDecodeError:
+            return -1
+        return after + number
+    return after
+
+
+@cython.cfunc
+def _step(
+    code: cython.int, floor: cython.Py_ssize_t, stack: list[Any], memo: list[Any], names: dict[str, Any], pairs: Any
+) -> cython.bint:
+    """A step of one byte that makes no container."""
+    size: cython.Py_ssize_t = len(stack)
+    if code in (NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE):
+        stack.append(None if code == NONE else () if code == EMPTY_TUPLE else code == NEWTRUE)
+    elif code == MEMOIZE:
+        if size <= floor:
+            return False
+        memo.append(stack[size - 1])
+    elif code in (APPEND, SETITEM):
+        return _set(code, floor, stack, pairs)
+    elif code in (REDUCE, STACK_GLOBAL):
+        if size - 2 < floor:
+            return False
+        value: Any = _call(code, stack[size - 2], stack[size - 1], names, pairs)
+        if value is None:
+            return False
+        del stack[size - 2 :]
+        stack.append(value)
+    else:
+        return False
+    return True
+
+
+@cython.cfunc
+def _set(code: cython.int, floor: cython.Py_ssize_t, stack: list[Any], pairs: Any) -> cython.bint:
+    """Moves a value, or a key and its value, to the container below."""
+    size: cython.Py_ssize_t = len(stack)
+    below: cython.Py_ssize_t = size - (2 if code == APPEND else 3)
+    if below < floor or type(stack[below]) is not (list if code == APPEND else pairs):
+        return False
+    stack[below].extend(stack[below + 1 :])
+    del stack[below + 1 :]
+    return True
+
+
+@cython.cfunc
+def _call(code: cython.int, first: Any, second: Any, names: dict[str, Any], pairs: Any) -> Any:
+    """The value of a global, or of a call of OrderedDict without arguments; None for any other."""
+    if code == REDUCE:
+        new_dict: Any = first is names.get("collections.OrderedDict", pairs) and type(second) is tuple and not second
+        return pairs() if new_dict else None
+    if type(first) is str and type(second) is str:
+        return names.get(f"{first}.{second}")
+    return None
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _argument_nbytes(code: cython.int) -> cython.Py_ssize_t:
+    """The bytes of the number behind an opcode."""
+    if code in (BININT1, BINGET, BINPUT, LONG1, SHORT_BINUNICODE):
+        return 1
+    if code in (BINUNICODE, LONG_BINGET, LONG_BINPUT):
+        return 4
+    return 2 if code == BININT2 else 0

@@ -1,0 +1,119 @@
+"""The values of a pickle as names and leaves: containers in containers, whose items may be shared.
+
+One container may be referred to many times, so what is written grows with what the caller
+allows, not with the pickle. A container is a list, a tuple or a dict, which is a list of
+keys and values in turn of a type of its own (`pairs`); a leaf is anything else, an empty
+container, and a list or tuple of scalars.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from tensorglot.kernels import nocython as cython
+
+LARGE = -1
+KEY = -2
+"""Faults: nested too deeply or larger than allowed, and a key that is neither text nor a number."""
+_LARGE = cython.declare(cython.longlong, -1)
+_KEY = cython.declare(cython.longlong, -2)
+_MOST = cython.declare(cython.longlong, 1 << 60)
+
+
+def least_nbytes(value: Any, pairs: Any, depth: cython.Py_ssize_t) -> int:
+    """The size of the smallest pickle that has the values of a container and shares none of them, or LARGE."""
+    nbytes: cython.longlong = _least(value, pairs, depth, {})
+    return int(nbytes)
+
+
+@cython.cfunc
+def _least(value: Any, pairs: Any, depth: cython.Py_ssize_t, known: dict[Any, Any]) -> cython.longlong:
+    """A container is counted once, by its id, and each that contains it adds the sum."""
+    nbytes: cython.longlong = 0
+    inside: cython.longlong
+    found: Any
+    if depth < 0:
+        return _LARGE
+    for item in value:
+        kind: Any = type(item)
+        if item is None or kind is bool:
+            nbytes += 1
+            continue
+        nbytes += 2
+        if (kind is list or kind is tuple or kind is pairs) and len(item) > 0:
+            found = known.get(id(item))
+            inside = _least(item, pairs, depth - 1, known) if found is None else found
+            if inside < 0:
+                return _LARGE
+            nbytes = min(nbytes + inside, _MOST)  # both are at most that, so the sum does not overflow
+    known[id(value)] = nbytes
+    return nbytes
+
+
+def leaves(
+    root: Any, pairs: Any, letters: cython.longlong, depth: cython.Py_ssize_t, names: list[str], found: list[Any]
+) -> int:
+    """Appends the leaves of a value and their names; returns a fault, or what is left of `letters`.
+
+    A name is the keys that lead to a leaf, joined by dots. Letters are those of names and
+    texts: each item of a container takes the name of the container, and each text its length.
+    """
+    left: cython.longlong = _visit("", True, root, pairs, letters, depth, names, found)
+    return int(left)
+
+
+@cython.cfunc
+def _visit(
+    name: str,
+    top: cython.bint,
+    value: Any,
+    pairs: Any,
+    letters: cython.longlong,
+    depth: cython.Py_ssize_t,
+    names: list[str],
+    found: list[Any],
+) -> cython.longlong:
+    """The items of the `top` have but their keys as names."""
+    kind: Any = type(value)
+    keyed: cython.bint = kind is pairs
+    leaf: cython.bint = not keyed
+    at: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t
+    prefix: str
+    item_name: str
+    if not (kind is list or kind is tuple or keyed) or len(value) == 0:
+        names.append(name)
+        found.append(value)
+        return letters
+    count = len(value)
+    letters -= len(name) * count
+    for item in value:
+        kind = type(item)
+        if kind is str or kind is bytes:
+            letters -= len(item)
+        elif not (item is None or kind is int or kind is float or kind is bool):
+            leaf = False
+    if letters < 0 or depth < 0:
+        return _LARGE
+    if leaf:
+        names.append(name)
+        found.append(value)
+        return letters
+    prefix = "" if top else name + "."
+    # A dict has as many keys as values: at + 1 < count where it is at a key.
+    while at < count and letters >= 0:
+        if keyed:
+            key: Any = value[at]
+            kind = type(key)
+            if not (kind is str or kind is int or kind is float or kind is bool or key is None):
+                return _KEY
+            item_name = prefix + (key if kind is str else str(key))
+            at += 1
+        else:
+            item_name = prefix + str(at)
+        letters = _visit(item_name, False, value[at], pairs, letters, depth - 1, names, found)
+        at += 1
+    return letters

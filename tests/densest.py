@@ -1,0 +1,710 @@
+"""The densest files below 64 KB: for each format, as many of each kind of entry as the bytes can hold.
+
+An entry costs a reader time and memory however few bytes it has in the file. A row has the
+format, and what writes the file into a folder; what counts for a directory is its index.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count, product
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import numpy as np
+
+import bson_samples
+import gguf_builder
+import tensorglot as tg
+import test_dcp
+import test_onnx
+import test_pt
+import test_shards
+import ztensor_builder as zt
+from bintensors_builder import Row, build, header
+from stores import array_node, commit_node, leaf, link, nodes_pack, write_ref
+from tensorglot.store import Store
+from tensorglot.wire.cid import encode_node
+
+__all__ = ["DENSEST", "NBYTES", "index_nbytes"]
+
+NBYTES = 64_000
+Make = Callable[[Path], Path | str]
+
+
+def names() -> Iterator[str]:
+    """The shortest distinct names; in order, where they are of one length."""
+    for length in count(1):
+        yield from map("".join, product(ascii_lowercase, repeat=length))
+
+
+def fill(one: Callable[[str], bytes], room: int = NBYTES - 200, most: int = 1 << 30) -> list[bytes]:
+    """Entries of distinct names, as many as there is room for."""
+    found: list[bytes] = []
+    for name in names():
+        entry = one(name)
+        room -= len(entry)
+        if room < 0 or len(found) == most:
+            return found
+        found.append(entry)
+    raise AssertionError
+
+
+def count_of(one: Callable[[str], bytes], room: int = NBYTES - 200) -> list[str]:
+    """The names of such entries."""
+    return [name for name, _ in zip(names(), fill(one, room), strict=False)]
+
+
+def file(name: str, data: Callable[[], bytes]) -> Make:
+    def make(folder: Path) -> Path:
+        path = folder / name
+        path.write_bytes(data())
+        assert path.stat().st_size <= 64 << 10, path.stat().st_size
+        return path
+
+    return make
+
+
+def index_nbytes(path: Path | str) -> int:
+    """The bytes of a file, or of the index of a directory or a store."""
+    path = Path(str(path).removeprefix("store://").partition("#")[0])
+    if path.is_file():
+        return path.stat().st_size
+    return sum(found.stat().st_size for found in path.rglob("*") if found.is_file())
+
+
+# BinTensors
+
+
+def bintensors(layout: int, **fields: Any) -> bytes:
+    rows = [
+        Row(name, 1, fields.get("shape", (0,)), 0, 0)
+        for name in count_of(lambda name: bytes(len(name) + len(fields.get("shape", (0,))) + 5 + (layout == 0) * 3))
+    ]
+    return build(header(layout, rows), b"")
+
+
+def bintensors_metadata(layout: int) -> bytes:
+    pairs = [(name, "") for name in count_of(lambda name: bytes(len(name) + 2))]
+    return build(header(layout, [], metadata=pairs), b"")
+
+
+# zTensor
+
+
+def zt01() -> bytes:
+    rows = fill(lambda name: zt.cbor(zt.entry(name, size=0, shape=[0])))
+    return zt.file01(zt.Raw(zt.head(4, len(rows)) + b"".join(rows)), body=b"")
+
+
+def zt1() -> bytes:
+    def one(name: str) -> bytes:
+        component = {"dtype": "u8", "offset": 64, "length": 0}
+        return zt.cbor(name) + zt.cbor({"shape": [0], "format": "dense", "components": {"data": component}})
+
+    rows = fill(one)
+    return zt.file1({"version": "1.1.0", "objects": zt.Raw(zt.head(5, len(rows)) + b"".join(rows))}, body=b"")
+
+
+def zt1_attributes(value: bytes) -> bytes:
+    return zt.file1({"version": "1.1.0", "objects": {}, "attributes": {"a": zt.Raw(value)}}, body=b"")
+
+
+def zt2(objects: bytes, count: int, **more: Any) -> bytes:
+    manifest = {"objects": zt.Raw(zt.head(5, count) + objects), "version": "2.0.0", **more}
+    encoded = zt.cbor(zt.deterministic(manifest))
+    start = zt.MAGIC_2 + bytes(4096 - 8)
+    return start + encoded + zt.footer(len(start), encoded)
+
+
+def zt2_tensors(shape: Any = (0,)) -> bytes:
+    part = {"dtype": "u8", "blob": [4096, 0]}
+    value = zt.cbor(zt.deterministic({"shape": list(shape), "layout": "dense", "parts": {"data": part}}))
+    rows = fill(lambda name: zt.cbor(name) + value, NBYTES - 4400)
+    return zt2(b"".join(rows), len(rows))
+
+
+def zt2_parts() -> bytes:
+    value = zt.cbor(zt.deterministic({"dtype": "u8", "blob": [4096, 0]}))
+    parts = fill(lambda name: zt.cbor(name) + value, NBYTES - 4400)
+    held = {"shape": [0], "layout": "x", "parts": zt.Raw(zt.head(5, len(parts)) + b"".join(parts))}
+    return zt2(zt.cbor("a") + zt.cbor(zt.deterministic(held)), 1)
+
+
+def zt2_attributes(value: bytes) -> bytes:
+    return zt2(b"", 0, attributes={"a": zt.Raw(value)})
+
+
+CBOR = {
+    "numbers": lambda: zt.head(4, 58_000) + bytes(58_000),
+    "arrays": lambda: zt.head(4, 58_000) + b"\x80" * 58_000,
+    "nested arrays": lambda: zt.head(4, 29_000) + b"\x81\x80" * 29_000,
+    "texts": lambda: zt.head(4, 58_000) + b"\x60" * 58_000,
+    "keys": lambda: zt.head(5, len(keys := fill(lambda n: zt.cbor(n) + b"\0", 57_000))) + b"".join(keys),
+}
+"""Values of an attribute; CBOR that is refused where a version demands sorted keys."""
+
+
+# JSON
+
+
+def safetensors(shape: str = "[0]", dtype: str = "U8") -> bytes:
+    rows = fill(lambda n: f'"{n}":{{"dtype":"{dtype}","shape":{shape},"data_offsets":[0,0]}},'.encode())
+    return safetensors_file(b"{" + b"".join(rows)[:-1] + b"}")
+
+
+def safetensors_file(head: bytes) -> bytes:
+    head += b" " * (-len(head) % 8)
+    return len(head).to_bytes(8, "little") + head
+
+
+def safetensors_metadata() -> bytes:
+    rows = fill(lambda n: f'"{n}":"",'.encode())
+    return safetensors_file(b'{"__metadata__":{' + b"".join(rows)[:-1] + b"}}")
+
+
+# NumPy
+
+
+def npz(method: str | None = None) -> Make:
+    def make(folder: Path) -> Path:
+        tg.save(folder / "a.npz", dict.fromkeys(map(str, range(220)), np.zeros(0, np.uint8)), durable=False)
+        return folder / "a.npz"
+
+    return make
+
+
+def npz_members() -> bytes:
+    """As many members as fit, none of which is an array."""
+    import io
+    import zipfile
+
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        for name in [name for name, _ in zip(names(), range(760), strict=False)]:
+            archive.writestr(zipfile.ZipInfo(name), b"")
+    return held.getvalue()
+
+
+def npy(text: str) -> bytes:
+    head = text.encode() + b"\n"
+    return b"\x93NUMPY\x02\x00" + len(head).to_bytes(4, "little") + head
+
+
+# GGUF
+
+
+def gguf_tensors(rank: int) -> bytes:
+    rows = fill(lambda name: gguf_builder.tensor(name, [0] * rank, 24, 0))
+    return gguf_builder.build(rows)
+
+
+def gguf_pairs() -> bytes:
+    return gguf_builder.build([], fill(lambda name: gguf_builder.pair(name, 7, b"\0")))
+
+
+def gguf_array(kind: int, item: bytes) -> bytes:
+    count = (NBYTES - 100) // len(item)
+    return gguf_builder.build([], [gguf_builder.pair("k", 9, struct.pack("<IQ", kind, count) + count * item)])
+
+
+def gguf_arrays() -> bytes:
+    return gguf_builder.build([], fill(lambda name: gguf_builder.pair(name, 9, struct.pack("<IQ", 4, 0))))
+
+
+# Pickles
+
+
+def pickle_list(item: bytes, room: int = NBYTES - 500) -> bytes:
+    return test_pt.pickled(b"](" + item * (room // len(item)) + b"e")
+
+
+def called(name: bytes, call: bytes) -> bytes:
+    """Calls of a global, which is the first entry of the memo, in a list."""
+    calls = b"](" + call * (62_000 // len(call)) + b"e"
+    return test_pt.pickled(b"}(c" + name + b"\n\x94tb\x8c\1a" + calls + b"s")
+
+
+PICKLES: dict[str, Callable[[], bytes]] = {
+    "lists": lambda: pickle_list(b"]\x94"),
+    "dicts": lambda: pickle_list(b"}\x94"),
+    "tuples of none": lambda: pickle_list(b")"),
+    "tuples of one": lambda: pickle_list(b")\x85"),
+    "marked tuples": lambda: pickle_list(b"(t"),
+    "marked lists": lambda: pickle_list(b"(l"),
+    "constants in turns": lambda: pickle_list(b"N\x88"),
+    "numbers": lambda: pickle_list(b"K\0"),
+    "numbers and constants": lambda: pickle_list(b"K\0N"),
+    "texts": lambda: pickle_list(b"\x8c\0"),
+    "memo": lambda: pickle_list(b"N\x94"),
+    "put": lambda: pickle_list(b"Nq\0"),
+    "pairs": lambda: test_pt.pickled(
+        b"}(" + b"".join(fill(lambda n: b"\x8c" + bytes([len(n)]) + n.encode() + b"N")) + b"u"
+    ),
+    "pairs of lists": lambda: test_pt.pickled(
+        b"}(" + b"".join(fill(lambda n: b"\x8c" + bytes([len(n)]) + n.encode() + b"]\x94")) + b"u"
+    ),
+    "nested lists": lambda: pickle_list(b"](Ne\x94"),
+    "appended": lambda: test_pt.pickled(b"]" + b"Na" * 31_000),
+    "set": lambda: test_pt.pickled(b"}" + b"".join(fill(lambda n: b"\x8c" + bytes([len(n)]) + n.encode() + b"Ns"))),
+    "frames": lambda: pickle_list(b"\x95" + bytes(8)),
+    "marks": lambda: test_pt.pickled(b"(" * 30_000 + b"t" * 30_000),
+    "names": lambda: pickle_list(b"ctorch\nint8\n"),
+    "calls": lambda: called(b"collections\nOrderedDict", b"h\0)R"),
+    "calls of a size": lambda: called(b"torch\nSize", b"h\0)\x85R\x94"),
+    "storages": lambda: test_pt.pickled(
+        b"}((" + test_pt.stored()[1:-1] + b"\x94tb\x8c\1a](" + b"h\0Q" * 20_000 + b"es"
+    ),
+    "stack globals": lambda: test_pt.pickled(
+        b"}(\x8c\5torch\x94\x8c\4int8\x94tb\x8c\1a](" + b"h\0h\1\x93" * 12_000 + b"es"
+    ),
+    "calls of a list": lambda: called(b"collections\nOrderedDict", b"h\0]\x85R\x94"),
+    "built": lambda: test_pt.pickled(b"}" + b"Nb" * 31_000),
+    "longs": lambda: pickle_list(b"\x8a\0"),
+    "large numbers": lambda: pickle_list(b"M\0\0"),
+    "got": lambda: test_pt.pickled(b"](N\x94" + b"h\0" * 31_000 + b"e"),
+    "got in turns": lambda: test_pt.pickled(b"](N\x94" + b"h\0N" * 20_000 + b"e"),
+}
+
+
+def pt_tensors() -> bytes:
+    """Views of one storage, by entries of the memo."""
+    head = b"ctorch._utils\n_rebuild_tensor_v2\n\x94" + test_pt.stored() + b"\x94" + b")\x94"
+    rows = fill(lambda n: b"\x8c" + bytes([len(n)]) + n.encode() + b"h\0(h\1K\0))\x89NtR", NBYTES - 1500)
+    return test_pt.zipped(test_pt.pickled(b"}(" + head + b"tb(" + b"".join(rows) + b"u"), test_pt.DATA)
+
+
+def pt_storages() -> bytes:
+    head = b"ctorch._utils\n_rebuild_tensor_v2\n\x94" + b"\x8c\7storage\x94ctorch\nByteStorage\n\x94\x8c\3cpu\x94"
+
+    def one(n: str) -> bytes:
+        text = b"\x8c" + bytes([len(n)]) + n.encode()
+        return text + b"h\0((h\1h\2" + text + b"h\3K\0tQK\0))\x89NtR"
+
+    rows = fill(one, 30_000, 430)
+    storages = {n: b"" for n, _ in zip(names(), rows, strict=False)}
+    return test_pt.zipped(test_pt.pickled(b"}(" + head + b"tb(" + b"".join(rows) + b"u"), storages)
+
+
+# ONNX
+
+
+def onnx_tensors(**fields: Any) -> bytes:
+    def one(name: str) -> bytes:
+        if fields:
+            return test_onnx.field(5, test_onnx.tensor(name, **fields))
+        return test_onnx.field(5, test_onnx.field(8, name.encode()))
+
+    return test_onnx.model(more=b"".join(fill(one)))
+
+
+def onnx_sparse() -> bytes:
+    def one(name: str) -> bytes:
+        values = test_onnx.tensor(name, 1, (0,))
+        indices = test_onnx.tensor("", 7, (0,))
+        return test_onnx.field(15, test_onnx.field(1, values) + test_onnx.field(2, indices) + test_onnx.field(3, 1))
+
+    return test_onnx.model(more=b"".join(fill(one)))
+
+
+def onnx_entries() -> bytes:
+    entries = fill(lambda n: test_onnx.field(13, test_onnx.field(1, n.encode())))
+    held = test_onnx.field(2, 1) + test_onnx.field(8, b"a") + test_onnx.field(14, 1) + b"".join(entries)
+    return test_onnx.model(held)
+
+
+# DyND
+
+
+def dynd(type: str, data: bytes = b"") -> bytes:
+    length, head = len(type), bytearray()
+    while length >= 128:
+        head.append(length & 127 | 128)
+        length >>= 7
+    return bytes([*head, length]) + type.encode() + data
+
+
+def dynd_fields(type: str, value: bytes = b"", room: int = NBYTES - 200) -> bytes:
+    fields = count_of(lambda n: f"{n}: {type}, ".encode() + value, room)
+    return dynd("{" + ", ".join(f"{n}: {type}" for n in fields) + "}", value * len(fields))
+
+
+def dynd_sizes() -> bytes:
+    """Each of a type of its own."""
+    fields = count_of(lambda n: f"{n}: 9999 * 0 * int8, ".encode())
+    return dynd("{" + ", ".join(f"{n}: {i} * 0 * int8" for i, n in enumerate(fields)) + "}")
+
+
+def dynd_table(type: str = "0 * int8") -> bytes:
+    """The third form."""
+    rows = fill(lambda n: bytes([len(n)]) + n.encode() + bytes([len(type)]) + type.encode() + bytes(8))
+    table = "{tensors: var * {name: string, type: type, nbytes: int64}, values: bytes}"
+    count = len(rows)
+    return dynd(
+        table,
+        bytes(
+            [count & 127 | 128, count >> 7 & 127 | (128 if count >> 14 else 0), *([count >> 14] if count >> 14 else [])]
+        )
+        + b"".join(rows)
+        + b"\0",
+    )
+
+
+# BSON
+
+
+def bson_vectors() -> bytes:
+    one = bson_samples.document(bson_samples.vector("", b"\x03\0"))
+    return one * (NBYTES // len(one))
+
+
+def bson_elements(element: Callable[[str], bytes]) -> bytes:
+    return bson_samples.document(*fill(element))
+
+
+def bson_nested(depth: int) -> bytes:
+    inside = bson_samples.vector("", b"\x03\0")
+    for _ in range(depth):
+        inside = bson_samples.element(3, "", bson_samples.document(inside))
+    one = bson_samples.document(inside)
+    return one * (NBYTES // len(one))
+
+
+# Directories
+
+
+def dcp_json(folder: Path, one: Callable[[str], tuple[str, Any]], key: str, **more: Any) -> Path:
+    entries = dict(one(n) for n in count_of(lambda n: json.dumps(dict([one(n)]), separators=(",", ":"))[:-1].encode()))
+    test_dcp.write_index(folder, **{key: entries}, **more)
+    return folder
+
+
+def dcp_boxes(folder: Path) -> Path:
+    boxes = [[0, "a", [i], [1]] for i in range(4000)]
+    while len(json.dumps(boxes, separators=(",", ":"))) > NBYTES - 300:
+        boxes = boxes[:-50]
+    held = {"dtype": "uint8", "itemsize": 1, "shape": [len(boxes)], "boxes": boxes}
+    test_dcp.write_index(folder, files=["a.safetensors"], tensors={"a": held})
+    return folder
+
+
+def dcp_pickle(data: Callable[[], bytes]) -> Make:
+    def make(folder: Path) -> Path:
+        (folder / ".metadata").write_bytes(data())
+        return folder
+
+    return make
+
+
+def dcp_tensors() -> bytes:
+    entries = 90
+    held = {n: ("uint8", (0,), []) for n, _ in zip(names(), range(entries), strict=False)}
+    return test_dcp.assemble(test_dcp.metadata(held, []))
+
+
+def shards(folder: Path, files: int) -> Path:
+    found = [f"{n}.safetensors" for n, _ in zip(names(), range(files), strict=False)]
+    for name in found:
+        tg.save(folder / name, {}, durable=False)
+    test_shards.write_index(
+        folder, dict(zip(count_of(lambda n: f'"{n}": "{found[-1]}", '.encode()), [*found] * 5000, strict=False))
+    )
+    return folder
+
+
+# Stores
+
+
+def store(fill_it: Callable[[Path], None]) -> Make:
+    def make(folder: Path) -> str:
+        Store.create(folder / "store")
+        fill_it(folder / "store")
+        assert index_nbytes(folder / "store") <= 66_000, index_nbytes(folder / "store")
+        return f"store://{folder / 'store'}#main"
+
+    return make
+
+
+def store_tensors(root: Path) -> None:
+    held = array_node("0 * int8", b"")
+    tensors = {n: link(held) for n in sorted(count_of(lambda n: bytes(len(n) + 42), 60_000))}
+    tree = leaf(tensors)
+    commit = commit_node(link(tree))
+    nodes_pack([held, b"", tree, commit]).write(root)
+    write_ref(root, "main", link(commit))
+
+
+def store_metadata(root: Path) -> None:
+    tree = leaf({})
+    commit = commit_node(link(tree), metadata=dict.fromkeys(count_of(lambda n: bytes(len(n) + 2), 60000), ""))
+    nodes_pack([tree, commit]).write(root)
+    write_ref(root, "main", link(commit))
+
+
+def store_blocks(root: Path) -> None:
+    tree = leaf({})
+    commit = commit_node(link(tree))
+    nodes_pack([tree, commit, *(i.to_bytes(2, "big") for i in range(600))]).write(root)
+    write_ref(root, "main", link(commit))
+
+
+def store_packs(root: Path) -> None:
+    tree = leaf({})
+    commit = commit_node(link(tree))
+    for i in range(1, 200):
+        nodes_pack([bytes([i])]).write(root, f"{i:016x}-0")
+    nodes_pack([tree, commit]).write(root)
+    write_ref(root, "main", link(commit))
+
+
+def store_refs(root: Path) -> None:
+    tree = leaf({})
+    commit = commit_node(link(tree))
+    nodes_pack([tree, commit]).write(root)
+    for n, _ in zip(names(), range(400), strict=False):
+        write_ref(root, f"r{n}", link(commit))
+    write_ref(root, "main", link(commit))
+
+
+def store_parents(root: Path) -> None:
+    tree = leaf({})
+    commit = commit_node(link(tree), [link(encode_node(i)) for i in range(1400)])
+    nodes_pack([tree, commit]).write(root)
+    write_ref(root, "main", link(commit))
+
+
+# Deltas
+
+
+def delta(folder: Path, number: int, change: bool) -> Path:
+    old = dict.fromkeys(
+        (n for n, _ in zip(names(), range(number), strict=False)), np.zeros(1 if change else 0, np.uint8)
+    )
+    new = {name: array + change for name, array in old.items()}
+    tg.store.delta(old, new, folder / "a.tgdelta", durable=False)
+    return folder / "a.tgdelta"
+
+
+# HDF5
+
+
+def hdf5(fill_it: Callable[[Any], object], libver: str = "latest") -> Make:
+    def make(folder: Path) -> Path:
+        import h5py
+
+        with h5py.File(folder / "a.h5", "w", libver=libver) as held:
+            fill_it(held)
+        return folder / "a.h5"
+
+    return make
+
+
+def several(number: int, one: Callable[[Any, str], object]) -> Callable[[Any], None]:
+    def fill_it(held: Any) -> None:
+        for name, _ in zip(names(), range(number), strict=False):
+            one(held, name)
+
+    return fill_it
+
+
+def hdf5_links(held: Any) -> None:
+    held["a"] = np.zeros(0, np.uint8)
+    several(1950, lambda held, name: held.__setitem__(f"_{name}", held["a"]))(held)
+
+
+def hdf5_chunks(held: Any) -> None:
+    data = held.create_dataset("a", (1500,), "u1", chunks=(1,), maxshape=(None,))
+    data[...] = 1
+
+
+DENSEST: dict[str, tuple[str, Make]] = {
+    **{
+        f"bintensors@{n}: {what}": (f"bintensors@{n}", file("a.bt", partial(make, n)))
+        for n in (0, 1)
+        for what, make in {
+            "tensors": bintensors,
+            "tensors of no dimensions": partial(bintensors, shape=()),
+            "dimensions": partial(bintensors, shape=(0,) * 64),
+            "metadata": bintensors_metadata,
+        }.items()
+    },
+    "ztensor@0.1: tensors": ("ztensor", file("a.zt", zt01)),
+    "ztensor@1: tensors": ("ztensor", file("a.zt", zt1)),
+    **{
+        f"ztensor@1: attribute of {k}": ("ztensor", file("a.zt", lambda v=v: zt1_attributes(v())))
+        for k, v in CBOR.items()
+    },
+    "ztensor@2: tensors": ("ztensor", file("a.zt", zt2_tensors)),
+    "ztensor@2: dimensions": ("ztensor", file("a.zt", partial(zt2_tensors, (0,) * 64))),
+    "ztensor@2: parts": ("ztensor", file("a.zt", zt2_parts)),
+    **{
+        f"ztensor@2: attribute of {k}": ("ztensor", file("a.zt", lambda v=v: zt2_attributes(v())))
+        for k, v in CBOR.items()
+    },
+    "safetensors: tensors": ("safetensors", file("a.safetensors", safetensors)),
+    "safetensors: dimensions": (
+        "safetensors",
+        file("a.safetensors", partial(safetensors, str([0] * 64).replace(" ", ""))),
+    ),
+    "safetensors: unknown dtypes": ("safetensors", file("a.safetensors", partial(safetensors, dtype="F4"))),
+    "safetensors: metadata": ("safetensors", file("a.safetensors", safetensors_metadata)),
+    "safetensors: nested": (
+        "safetensors",
+        file("a.safetensors", lambda: safetensors_file(b'{"a":' + b"[" * 31000 + b"]" * 31000 + b"}")),
+    ),
+    "safetensors: numbers": (
+        "safetensors",
+        file(
+            "a.safetensors",
+            lambda: safetensors_file(b'{"a":{"dtype":"U8","data_offsets":[0,0],"shape":[' + b"0," * 31000 + b"0]}}"),
+        ),
+    ),
+    "npz: arrays": ("npz", npz()),
+    "npz: members": ("npz", file("a.npz", npz_members)),
+    "npy: dimensions": (
+        "npy",
+        file("a.npy", lambda: npy("{'descr': '|u1', 'fortran_order': False, 'shape': (" + "0," * 30000 + ")}")),
+    ),
+    "npy: nested": (
+        "npy",
+        file("a.npy", lambda: npy("{'descr': " + "[" * 30000 + "]" * 30000 + ", 'fortran_order': False, 'shape': ()}")),
+    ),
+    "npy: fields": (
+        "npy",
+        file("a.npy", lambda: npy("{'descr': [" + "('a', '|u1')," * 4000 + "], 'fortran_order': False, 'shape': ()}")),
+    ),
+    "gguf: tensors": ("gguf", file("a.gguf", partial(gguf_tensors, 1))),
+    "gguf: dimensions": ("gguf", file("a.gguf", partial(gguf_tensors, 4))),
+    "gguf: scalars": ("gguf", file("a.gguf", partial(gguf_tensors, 0))),
+    "gguf: pairs": ("gguf", file("a.gguf", gguf_pairs)),
+    "gguf: pairs of arrays": ("gguf", file("a.gguf", gguf_arrays)),
+    "gguf: texts": ("gguf", file("a.gguf", partial(gguf_array, 8, bytes(8)))),
+    "gguf: truths": ("gguf", file("a.gguf", partial(gguf_array, 7, b"\0"))),
+    "gguf: bytes": ("gguf", file("a.gguf", partial(gguf_array, 0, b"\0"))),
+    "gguf: arrays": ("gguf", file("a.gguf", partial(gguf_array, 9, struct.pack("<IQ", 4, 0)))),
+    **{f"pt zip: {k}": ("pt", file("a.pt", lambda v=v: test_pt.zipped(v()))) for k, v in PICKLES.items()},
+    **{f"pt legacy: {k}": ("pt", file("a.pt", lambda v=v: test_pt.legacy(v(), (), b""))) for k, v in PICKLES.items()},
+    "pt zip: tensors": ("pt", file("a.pt", pt_tensors)),
+    "pt zip: storages": ("pt", file("a.pt", pt_storages)),
+    "onnx: names": ("onnx", file("a.onnx", onnx_tensors)),
+    "onnx: tensors": ("onnx", file("a.onnx", partial(onnx_tensors, dims=(0,)))),
+    "onnx: scalars": ("onnx", file("a.onnx", partial(onnx_tensors, type=2, dims=(), raw=b"\0"))),
+    "onnx: varints": ("onnx", file("a.onnx", partial(onnx_tensors, type=2, dims=(), int32=b"\0"))),
+    "onnx: external": (
+        "onnx",
+        file(
+            "a.onnx",
+            lambda: test_onnx.model(
+                more=b"".join(
+                    fill(
+                        lambda n: test_onnx.field(
+                            5, test_onnx.tensor(n, 2, (0,), location=1) + test_onnx.entry("location", "a")
+                        )
+                    )
+                )
+            ),
+        ),
+    ),
+    "onnx: external files": (
+        "onnx",
+        file(
+            "a.onnx",
+            lambda: test_onnx.model(
+                more=b"".join(
+                    fill(
+                        lambda n: test_onnx.field(
+                            5, test_onnx.tensor(n, 2, (0,), location=1) + test_onnx.entry("location", n)
+                        )
+                    )
+                )
+            ),
+        ),
+    ),
+    "onnx: dimensions": ("onnx", file("a.onnx", partial(onnx_tensors, dims=(0,) * 64))),
+    "onnx: sparse": ("onnx", file("a.onnx", onnx_sparse)),
+    "onnx: entries": ("onnx", file("a.onnx", onnx_entries)),
+    "onnx: nodes": ("onnx", file("a.onnx", lambda: test_onnx.model(more=b"\x0a\0" * 31_900))),
+    "onnx: fields": ("onnx", file("a.onnx", lambda: test_onnx.field(7, b"") + b"\x48\0" * 31_900)),
+    "onnx: fields of a tensor": (
+        "onnx",
+        file("a.onnx", lambda: test_onnx.model(test_onnx.tensor("a", 1, (0,)) + b"\x62\0" * 31_900)),
+    ),
+    "onnx: opsets": ("onnx", file("a.onnx", lambda: test_onnx.field(7, b"") + b"\x42\0" * 31_900)),
+    "onnx: properties": (
+        "onnx",
+        file(
+            "a.onnx",
+            lambda: (
+                test_onnx.field(7, b"") + b"".join(fill(lambda n: test_onnx.field(14, test_onnx.field(1, n.encode()))))
+            ),
+        ),
+    ),
+    "dynd: fields": ("dynd", file("a.dynd", partial(dynd_fields, "0 * int8"))),
+    "dynd: void fields": ("dynd", file("a.dynd", partial(dynd_fields, "void"))),
+    "dynd: fields of one byte": ("dynd", file("a.dynd", partial(dynd_fields, "int8", b"\0"))),
+    "dynd: fields of each size": ("dynd", file("a.dynd", dynd_sizes)),
+    "dynd: fields of text": ("dynd", file("a.dynd", partial(dynd_fields, "string", b"\0"))),
+    "dynd: fields of lists": ("dynd", file("a.dynd", partial(dynd_fields, "var * int8", b"\0"))),
+    "dynd: fields of options": ("dynd", file("a.dynd", partial(dynd_fields, "?string", b"\0"))),
+    "dynd: fields of sub-byte elements": ("dynd", file("a.dynd", partial(dynd_fields, "0 * int4"))),
+    "dynd: fields of structs": ("dynd", file("a.dynd", partial(dynd_fields, "{}"))),
+    "dynd: fields of tuples": ("dynd", file("a.dynd", partial(dynd_fields, "()"))),
+    "dynd: tuple": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["int8"] * 9000) + ")", bytes(9000)))),
+    "dynd: tuples": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["()"] * 15900) + ")"))),
+    "dynd: tuple of void": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["void"] * 10000) + ")"))),
+    "dynd: nested tuples": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["(" * 60 + ")" * 60] * 520) + ")"))),
+    "dynd: options": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["?int8"] * 8000) + ")", bytes(8000)))),
+    "dynd: dimensions": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["0 * " * 60 + "int8"] * 250) + ")"))),
+    "dynd: power": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["0 ** 60 * int8"] * 3900) + ")"))),
+    "dynd: table": ("dynd", file("a.dynd", dynd_table)),
+    "dynd: table of text": ("dynd", file("a.dynd", partial(dynd_table, "bytes"))),
+    "bson: vectors": ("bson", file("a.bson", bson_vectors)),
+    "bson: vectors of a document": (
+        "bson",
+        file("a.bson", lambda: bson_elements(lambda n: bson_samples.vector(n, b"\x03\0"))),
+    ),
+    "bson: numbers": ("bson", file("a.bson", lambda: bson_elements(lambda n: bson_samples.element(10, n, b"")))),
+    "bson: documents": ("bson", file("a.bson", lambda: bson_samples.document() * (NBYTES // 5))),
+    "bson: documents of a document": (
+        "bson",
+        file("a.bson", lambda: bson_elements(lambda n: bson_samples.element(3, n, bson_samples.document()))),
+    ),
+    "bson: nested": ("bson", file("a.bson", partial(bson_nested, 90))),
+    "bson: two levels": ("bson", file("a.bson", partial(bson_nested, 1))),
+    "dcp: tensors": (
+        "dcp",
+        partial(
+            dcp_json, one=lambda n: (n, {"dtype": "uint8", "itemsize": 1, "shape": [0], "boxes": []}), key="tensors"
+        ),
+    ),
+    "dcp: values": ("dcp", partial(dcp_json, one=lambda n: (n, 0), key="values")),
+    "dcp: paths": ("dcp", partial(dcp_json, one=lambda n: (n, []), key="paths")),
+    "dcp: boxes": ("dcp", dcp_boxes),
+    "dcp: nested values": (
+        "dcp",
+        lambda folder: (test_dcp.write_index(folder, values={"a": [[]] * 20_000}), folder)[1],
+    ),
+    **{f"dcp pickle: {k}": ("dcp", dcp_pickle(v)) for k, v in PICKLES.items()},
+    "dcp pickle: tensors": ("dcp", dcp_pickle(dcp_tensors)),
+    "delta: unchanged": ("delta", partial(delta, number=850, change=False)),
+    "delta: changed": ("delta", partial(delta, number=500, change=True)),
+    "shards: tensors": ("", partial(shards, files=1)),
+    "shards: files": ("", partial(shards, files=100)),
+    "store: tensors": ("", store(store_tensors)),
+    "store: metadata": ("", store(store_metadata)),
+    "store: blocks": ("", store(store_blocks)),
+    "store: packs": ("", store(store_packs)),
+    "store: refs": ("", store(store_refs)),
+    "store: parents": ("", store(store_parents)),
+    "hdf5: datasets": ("hdf5", hdf5(several(200, lambda held, n: held.create_dataset(n, (0,), "u1")))),
+    "hdf5: groups": ("hdf5", hdf5(several(380, lambda held, n: held.create_group(n)))),
+    "hdf5: groups of the earliest form": ("hdf5", hdf5(several(40, lambda held, n: held.create_group(n)), "earliest")),
+    "hdf5: attributes": ("hdf5", hdf5(several(900, lambda held, n: held.attrs.__setitem__(n, 0)))),
+    "hdf5: names": ("hdf5", hdf5(hdf5_links)),
+    "hdf5: chunks": ("hdf5", hdf5(hdf5_chunks)),
+    "hdf5: chunks of the earliest form": ("hdf5", hdf5(hdf5_chunks, "earliest")),
+}
