@@ -237,6 +237,34 @@ ATTACKS = {
 }
 
 
+STRUCT = st.lists(
+    st.sampled_from(["{", "}", "a", "b", "_1", "'c'", ": ", ":", ", ", ",", "int8", "3 * ", "03 * ", "date", "?", " "]),
+    max_size=12,
+).map("".join)
+
+
+@settings(max_examples=400)
+@given(st.one_of(STRUCT, STRUCT.map(lambda inside: f"{{a: int8, {inside}}}")))
+def test_data_has_the_canonical_spelling_of_a_struct(text):
+    """Structs of plain fields do not reach the parser."""
+    try:
+        expected = dynd.parse(text)
+    except InputError:
+        expected = None
+    if expected is not None and str(expected) == text:
+        assert parse_canonical(text) == expected
+        assert repr(parse_canonical(text)) == repr(expected)
+    else:
+        with pytest.raises(FormatError):
+            parse_canonical(text)
+
+
+@pytest.mark.parametrize("text", ["{", "{a: int8, ", "{a: int8}}", "{a: int8, a: int8}", "{a: 03 * int8}"])
+def test_a_struct_of_plain_fields_is_refused_like_any_other(text):
+    with pytest.raises(FormatError):
+        parse_canonical(text)
+
+
 @pytest.mark.parametrize("nbytes", [1 << 20, 1 << 16], ids=["1 MB", "64 KiB"])
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_long_texts_are_refused_at_once(attack, nbytes):

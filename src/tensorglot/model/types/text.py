@@ -64,10 +64,11 @@ _NAMED: dict[str, Type] = {
     **{leaf.template: leaf() for leaf in (Bytes, String, Char, TypeType, Void, Date)},
 }
 _LEAVES: dict[str, Type] = {str(leaf): leaf for leaf in _NAMED.values()}
-"""By their canonical text."""
+"""Types without parameters, by their canonical text."""
 _FIELD = re.compile(
     r"([A-Za-z_][A-Za-z0-9_]*): ((?:(?:0|[1-9][0-9]{0,17}) \* )*[a-z][a-z0-9_]*)(?:, (?!\Z)|\}\Z)", re.ASCII
 )
+"""A field of a struct whose type has no brackets, in the canonical spelling, and what follows it."""
 _AROUND: dict[str, Callable[[Type], Type]] = {"option": Option, "pointer": Pointer, "array": Array, "merkle": Merkle}
 _WITH_BRACKETS = {
     "time": "time['us']",
@@ -124,9 +125,16 @@ def _flat_struct(text: str, limits: Limits) -> Type | None:
     """A struct of blocks of elements and of types without parameters, of which files have many, without the parser."""
     if text[:1] != "{" or len(text) > limits.type_nbytes or limits.type_depth < 1:
         return None
-    fields = _FIELD.findall(text, 1)
-    if sum([len(name) + len(inner) + len(": , ") for name, inner in fields]) != len(text):
-        return None  # something between two fields
+    fields, at = [], 1
+    # Each match begins where the last one ended: a search would look at a long name again from each of its letters.
+    while at < len(text):
+        found = _FIELD.match(text, at)
+        if found is None:
+            return None
+        fields.append(found.groups())
+        at = found.end()
+    if not fields:
+        return None
     known: dict[str, Type] = {}
     for inner in dict.fromkeys([inner for _, inner in fields]):
         type = _LEAVES.get(inner) or _dense(inner, limits)
