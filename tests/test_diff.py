@@ -264,3 +264,11 @@ def test_changes_as_text() -> None:
         "v: 1 of 4 elements (25.00%), by at most 2, relative 1",
         "w: type float64 → float32",
     ]
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+def test_a_ragged_tensor_that_becomes_dense_is_one_change(format: str) -> None:
+    one = tg.dumps({"w": tg.dynd.array([[1, 2], [3]])}, format=format)
+    two = tg.dumps({"w": np.array([[1, 2], [3, 4]])}, format=format)
+    assert [change.kind for change in tg.diff(one, two).changes] == ["layout"]
+    assert [change.kind for change in tg.diff(two, one).changes] == ["layout"]

@@ -17,7 +17,7 @@ from tensorglot.containers.table import named
 from tensorglot.errors import FormatError, InputError, UnsupportedError, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
-from tensorglot.model.tensor import Part, Tensor
+from tensorglot.model.tensor import TYPE_ATTRIBUTE, Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import EXACT, Comparison, Tolerance, compare, compare_streams
 from tensorglot.operations._dequantize import can_dequantize, real_values
@@ -196,8 +196,10 @@ def _find_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance) -
         yield Change("added", name, new=str(two[name].type))
         return
     x, y = one[name], two[name]
-    if _holds(one, "attributes") and _holds(two, "attributes") and not _equal(x.attributes, y.attributes):
-        yield Change("attributes", name, old=dict(x.attributes), new=dict(y.attributes))
+    if _holds(one, "attributes") and _holds(two, "attributes"):
+        old, new = _attributes(x), _attributes(y)
+        if not _equal(old, new):
+            yield Change("attributes", name, old=old, new=new)
     try:
         found = list(_value_changes(x, y, tolerance))
     except UnsupportedError as error:
@@ -206,6 +208,11 @@ def _find_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance) -
     if found and not x.layout == y.layout == "dense" and _same_value(x, y):
         return
     yield from found
+
+
+def _attributes(tensor: Tensor) -> dict[str, Any]:
+    """The attributes, without the type of a nested tensor: types are compared as types."""
+    return {key: value for key, value in tensor.attributes.items() if key != TYPE_ATTRIBUTE}
 
 
 def _value_changes(x: Tensor, y: Tensor, tolerance: Tolerance) -> Iterator[Change]:
