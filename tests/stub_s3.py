@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
+from types import MappingProxyType
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -23,7 +24,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     objects: dict[str, bytes]
     honoured: Collection[str]
-    ways: dict[tuple[str, str], Callable[[Handler], None]]
+    ways: Mapping[tuple[str, str], Callable[[Handler], None]] = MappingProxyType({})
 
     def parse_request(self) -> bool:
         """A request that `ways` has an answer for gets that one."""
