@@ -76,7 +76,7 @@ def _visit(
     names: list[str],
     found: list[Any],
 ) -> cython.longlong:
-    """The items of the `top` have but their keys as names."""
+    """Items of the `top` value are named by their keys alone, others by the names of their containers too."""
     kind: Any = type(value)
     keyed: cython.bint = kind is pairs
     leaf: cython.bint = not keyed
