@@ -304,10 +304,11 @@ def take_shapes(
     dims: NDArray[np.int64], dim_offsets: NDArray[np.int64], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Both columns for the shapes of the rows in `order`."""
-    ranks = np.diff(dim_offsets)[order]
+    starts = dim_offsets[order]
+    ranks = dim_offsets[order + 1] - starts
     offsets = prefix_sums(ranks)
     # Each dim's position in `dims`: its position in the result, shifted by how far its shape moves.
-    return dims[np.repeat(dim_offsets[order] - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
+    return dims[np.repeat(starts - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
@@ -21,7 +22,7 @@ from tensorglot.model.tensor import TYPE_ATTRIBUTE, Part, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._compare import EXACT, Comparison, Tolerance, compare, compare_streams
 from tensorglot.operations._dequantize import can_dequantize, real_values
-from tensorglot.operations._equal_rows import find_equal_rows
+from tensorglot.operations._equal_rows import not_shown_equal
 from tensorglot.operations._executor import JOB_NBYTES, name_batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._places import locate_each
@@ -128,16 +129,18 @@ def diff(
     a, b = locate_each(storage_options, a, b)
     options = OpenOptions.of(limits=limits)
     with as_archive(a, options) as one, as_archive(b, options) as two:
-        known = one.index.positions
-        names = [*one, *(name for name in two if name not in known)]
+        names = _all_names(one.index.names[:], two.index.names[:])
         nbytes = [*one.index.tensor_nbytes.tolist(), *([0] * (len(names) - len(one)))]
         equal, changes = 0, list(metadata_changes(one, two))
         parts, sizes = name_batches(names, nbytes, _BATCH_NBYTES if executor is None else JOB_NBYTES)
+        firsts = accumulate(map(len, parts), initial=0)
         if executor is None:
-            results = ordered_map(lambda part: tensor_changes(part, one, two, tolerance), parts)
+            jobs = zip(parts, firsts, strict=False)
+            results = ordered_map(lambda job: tensor_changes(job[0], one, two, tolerance, job[1]), jobs)
         else:
             both = refer_to(a, one, options), refer_to(b, two, options)
-            results = run_jobs(executor, tensor_changes, [(part, *both, tolerance) for part in parts])
+            sent = [(part, *both, tolerance, first) for part, first in zip(parts, firsts, strict=False)]
+            results = run_jobs(executor, tensor_changes, sent)
         with start_progress(progress, "comparing") as report:
             for part, found in zip(parts, count_off(results, sizes, report), strict=True):
                 equal += len(part) - len({change.tensor for change in found})
@@ -145,11 +148,21 @@ def diff(
         return Diff((one.format, two.format), len(names), equal, tuple(changes))
 
 
-def tensor_changes(names: Sequence[str], one: Archive, two: Archive, tolerance: Tolerance = EXACT) -> list[Change]:
-    """The changes of some tensors. Most are equal, which comparing their rows finds quickly."""
-    equal = find_equal_rows(one, two, names)
-    others = [name for name in names if name not in equal] if len(equal) < len(names) else []
-    return [change for name in others for change in _changes_of(name, one, two, tolerance)]
+def _all_names(one: Sequence[str], two: Sequence[str]) -> Sequence[str]:
+    """The names of the first, and after them those that only the second has."""
+    if one == two:
+        return one
+    known = set(one)
+    return [*one, *(name for name in two if name not in known)]
+
+
+def tensor_changes(
+    names: Sequence[str], one: Archive, two: Archive, tolerance: Tolerance = EXACT, first: int = 0
+) -> list[Change]:
+    """The changes of some tensors, of which most are equal. `first` is the position of the first in both archives,
+    if these have the tensors in the same order."""
+    candidates = not_shown_equal(one, two, names, first)
+    return [change for name in candidates for change in _changes_of(name, one, two, tolerance)]
 
 
 def _tolerance(atol: object, rtol: object) -> Tolerance:
