@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pytest
 import tensorglot as tg
 from faults import FaultyOs
 from figures import seen
+from mounts import mounted
 from replaced import NEW, NEW_BYTES, OLD, OLD_BYTES, alone, check, save, write
 from tensorglot.io import in_place, sink
 from traced import CALLS, Traced, python
@@ -74,51 +76,45 @@ EXT4 = "loop,noauto_da_alloc,commit=300,data=writeback"
 """Nothing reaches the disk before it is asked to."""
 
 
-def mount(*arguments: str) -> None:
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+@dataclass(frozen=True)
+class Disk:
+    """An ext4 file system in an image, and where it is mounted."""
+
+    image: Path
+    folder: Path
+
+    def after_power_cut(self, name: str) -> bytes | None:
+        """What a file has on a copy of the disk as it is now, once its journal is replayed."""
+        copy = self.image.with_name("copy")
+        shutil.copyfile(self.image, copy)
+        with mounted("-o", "loop", str(copy)) as folder:
+            target = folder / name
+            return target.read_bytes() if target.exists() else None
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """An image of a mounted ext4, beside its mount point `mnt`."""
+def disk(tmp_path: Path) -> Iterator[Disk]:
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("mkfs.ext4 is not installed")
-    image, mnt = tmp_path / "disk", tmp_path / "mnt"
-    mnt.mkdir()
+    image = tmp_path / "disk"
     with image.open("wb") as file:
         file.truncate(24 << 20)
     subprocess.run(["mkfs.ext4", "-q", "-F", str(image)], check=True)
-    mount("-o", EXT4, str(image), str(mnt))
-    yield image
-    subprocess.run(["umount", str(mnt)], check=True)
-
-
-def after_power_cut(disk: Path, name: str = "model.bt") -> bytes | None:
-    """What the target has on a copy of the disk as it is now, once its journal is replayed."""
-    copy, mnt = disk.with_name("copy"), disk.with_name("after")
-    shutil.copyfile(disk, copy)
-    mnt.mkdir(exist_ok=True)
-    mount("-o", "loop", str(copy), str(mnt))
-    try:
-        target = mnt / name
-        return target.read_bytes() if target.exists() else None
-    finally:
-        subprocess.run(["umount", str(mnt)], check=True)
+    with mounted("-o", EXT4, str(image)) as folder:
+        yield Disk(image, folder)
 
 
 def test_a_power_cut_at_any_operation_leaves_the_old_contents_or_the_new_ones(
-    disk: Path, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = disk.with_name("mnt") / "model.bt"
+    target = disk.folder / "model.bt"
     tg.save(target, OLD)
-    assert after_power_cut(disk) == OLD_BYTES, "a save that returned is durable"
+    assert disk.after_power_cut("model.bt") == OLD_BYTES, "a save that returned is durable"
     faulty = FaultyOs()
     found = []
 
     def cut(name: str, arguments: tuple[Any, ...]) -> None:
-        contents = after_power_cut(disk)
+        contents = disk.after_power_cut("model.bt")
         assert contents in (OLD_BYTES, NEW_BYTES), f"torn before {name}"
         found.append(contents == NEW_BYTES)
 
@@ -129,18 +125,18 @@ def test_a_power_cut_at_any_operation_leaves_the_old_contents_or_the_new_ones(
     assert len(found) > 10
     assert found == sorted(found)
     seen("power cuts", len(found))
-    assert after_power_cut(disk) == NEW_BYTES, "a save that returned is durable"
+    assert disk.after_power_cut("model.bt") == NEW_BYTES, "a save that returned is durable"
 
 
-def test_a_power_cut_at_any_operation_of_an_edit_in_place(disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_power_cut_at_any_operation_of_an_edit_in_place(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """`test_power_cuts` has a model of a disk that is worse than this one."""
-    target = disk.with_name("mnt") / "model.zt"
+    target = disk.folder / "model.zt"
     tg.save(target, OLD, format="ztensor@2")
     faulty = FaultyOs()
     found = []
 
     def cut(name: str, arguments: tuple[Any, ...]) -> None:
-        contents = after_power_cut(disk, "model.zt")
+        contents = disk.after_power_cut("model.zt")
         assert contents is not None
         names = set(tg.loads(contents))
         assert names in (set(OLD), {*OLD, "new"}), f"torn before {name}"
@@ -154,32 +150,27 @@ def test_a_power_cut_at_any_operation_of_an_edit_in_place(disk: Path, monkeypatc
     assert found == sorted(found)
     assert found.count(False) > 5
     seen("power cuts", len(found))
-    contents = after_power_cut(disk, "model.zt")
+    contents = disk.after_power_cut("model.zt")
     assert contents == target.read_bytes(), "an edit that returned is durable"
 
 
-def test_without_durable_a_power_cut_may_take_the_new_contents(disk: Path) -> None:
+def test_without_durable_a_power_cut_may_take_the_new_contents(disk: Disk) -> None:
     """The check above can fail: this is what the two calls of fsync are for."""
-    target = disk.with_name("mnt") / "model.bt"
+    target = disk.folder / "model.bt"
     tg.save(target, OLD)
     tg.save(target, NEW, durable=False)
     assert target.read_bytes() == NEW_BYTES
-    assert after_power_cut(disk) != NEW_BYTES
+    assert disk.after_power_cut("model.bt") != NEW_BYTES
 
 
-def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
-    mnt = tmp_path / "mnt"
-    mnt.mkdir()
-    mount("-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mnt))
-    try:
-        tg.save(mnt / "model.bt", OLD)
+def test_a_disk_that_is_really_full() -> None:
+    with mounted("-t", "tmpfs", "-o", "size=1m", "tmpfs") as folder:
+        tg.save(folder / "model.bt", OLD)
         for how in (save, write):
             with pytest.raises(OSError, match="No space left"):
-                how(mnt / "model.bt")
-            check(mnt, OLD_BYTES, (OLD_BYTES,))
+                how(folder / "model.bt")
+            check(folder, OLD_BYTES, (OLD_BYTES,))
         small = {f"t{i}": np.zeros(9_000, np.float32) for i in range(40)}  # no reservation for small tensors
         with pytest.raises(OSError, match="No space left"):
-            tg.save(mnt / "model.bt", small)
-        check(mnt, OLD_BYTES, (OLD_BYTES,))
-    finally:
-        subprocess.run(["umount", str(mnt)], check=True)
+            tg.save(folder / "model.bt", small)
+        check(folder, OLD_BYTES, (OLD_BYTES,))

@@ -23,11 +23,11 @@ import pytest
 from descriptors import open_below
 from faults import FaultyOs
 from figures import seen
+from mounts import mounted
 from store_actions import ACTIONS, KillingOs, assert_intact, prepare
 from stores import stray_files
 from tensorglot.io import sink
 from tensorglot.store import Store, backend
-from test_kills import mount
 from traced import CALLS, Traced
 
 ALL = os.environ.get("TENSORGLOT_STORE_KILLS") == "all"
@@ -161,11 +161,8 @@ def test_files_that_cannot_grow(action: str, nbytes: int, folder: Path) -> None:
     assert_intact(folder, action, done=True)
 
 
-def test_a_disk_that_is_really_full(prepared: Path, tmp_path: Path) -> None:
-    mnt = tmp_path / "mnt"
-    mnt.mkdir()
-    mount("-t", "tmpfs", "-o", "size=6m", "tmpfs", str(mnt))
-    try:
+def test_a_disk_that_is_really_full(prepared: Path) -> None:
+    with mounted("-t", "tmpfs", "-o", "size=6m", "tmpfs") as mnt:
         folder = mnt / "work"
         shutil.copytree(prepared, folder)
         for room in (0, 4096, 8192):
@@ -181,5 +178,3 @@ def test_a_disk_that_is_really_full(prepared: Path, tmp_path: Path) -> None:
             assert_intact(folder, "commit", done=False)
         ACTIONS["commit"](folder)
         assert_intact(folder, "commit", done=True)
-    finally:
-        subprocess.run(["umount", str(mnt)], check=True)
