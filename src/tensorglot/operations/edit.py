@@ -41,6 +41,7 @@ from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress
 from tensorglot.operations._revise import Revised, inherited_options, refuse_sidecar, sidecar_error, write_revision
+from tensorglot.operations._same_value import same_value
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import SetAside, Sums, check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import OpenOptions, open_source
@@ -113,7 +114,7 @@ def edit(
         save = SaveOptions(durable=durable, progress=progress)
         if tensors:
             return _change_tensors(place, archive, tensors, new, expect, save, in_place)
-        if new == old:
+        if same_value(new, old, exact=True):
             return Edit(archive.format, new, changed=False, in_place=False)
         sums = _sidecar_to_move(place, archive)
         chunks = _chunks(archive, new, spec, version)

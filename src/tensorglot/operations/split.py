@@ -36,7 +36,7 @@ from tensorglot.io.urls import check_target
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import MEMORY, Given, as_archive
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
@@ -80,7 +80,9 @@ def split(
         start_progress(progress, "splitting") as report,
         ExitStack() as stack,
     ):
-        spec, version = for_target(None, archive.format if format is None else format)
+        if format is None and archive.format != MEMORY:
+            format = archive.format
+        spec, version = for_target(None, format)
         groups = list(_groups(archive.index, shard_nbytes))
         _warn_of_ties(archive, groups)
         files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]

@@ -80,6 +80,8 @@ def _kind(value: Any) -> int:
         return _integer_kind(value, value, (UINT32, INT32, UINT64, INT64))
     if isinstance(value, float):
         return _float_kind([value])
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return _numpy_kind(value.dtype)
     if isinstance(value, (Sequence, np.ndarray)):
         return ARRAY
     raise ValueError(f"GGUF has no metadata type for {type(value).__name__}")
