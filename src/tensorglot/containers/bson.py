@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from tensorglot.arrays import prefix_sums
 from tensorglot.containers.canonical import check_canonical
-from tensorglot.containers.table import Container, ReadOptions, WriteOptions, unsupported_dtype
+from tensorglot.containers.table import Container, Fault, ReadOptions, WriteOptions, unsupported_dtype
 from tensorglot.dynd.schema import check_void
 from tensorglot.errors import LimitError, UnsupportedError
 from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import UNKNOWN, Index
 from tensorglot.model.payload import (
     PIECE_NBYTES,
@@ -243,15 +243,19 @@ def _row(index: Index, i: int) -> Row:
     kind = None if dtype is None else _KIND_OF.get(dtype.name)
     if kind is None:
         raise unsupported_dtype("bson", index, i)
-    if len(shape) != 2 or shape[0] == 0:
-        raise UnsupportedError(
-            f"BSON needs a matrix with at least one row, found shape {list(shape)}",
-            rule="bson.write.shape",
-            tensor=name,
-        )
+    fault = find_fault(name, shape, dtype, "1.1")
+    if fault is not None:
+        raise fault.error("bson", name)
     if kind.name == "packed_bit":
         return Row(kind, -shape[1] % 8, (shape[1] + 7) // 8)
     return Row(kind, 0, shape[1] * kind.itemsize)
+
+
+def find_fault(name: str, shape: tuple[int, ...], dtype: DType | None, version: str) -> Fault | None:
+    """Why a tensor cannot be written."""
+    if len(shape) != 2 or shape[0] == 0:
+        return Fault("shape", f"BSON needs a matrix with at least one row, found shape {list(shape)}")
+    return None
 
 
 def _column(archive: Archive, name: str, first: int, last: int) -> memoryview:
@@ -261,4 +265,4 @@ def _column(archive: Archive, name: str, first: int, last: int) -> memoryview:
     return as_bytes(np.ascontiguousarray(values, values.dtype.newbyteorder("<")))
 
 
-CONTAINER = Container(DTYPES, read, write)
+CONTAINER = Container(DTYPES, read, write, tensor_fault=find_fault)

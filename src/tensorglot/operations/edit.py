@@ -110,7 +110,7 @@ def edit(
     with _open_to_edit(place, options) as (archive, expect):
         spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
         old = dict(archive.metadata or {})
-        new = _changed(old, metadata, removed, spec)
+        new = _changed(old, metadata, removed, spec, version)
         save = SaveOptions(durable=durable, progress=progress)
         if tensors:
             return _change_tensors(place, archive, tensors, new, expect, save, in_place)
@@ -256,10 +256,10 @@ def _editable(archive: Archive, *, metadata: bool) -> tuple[Format, str]:
 
 
 def _changed(
-    old: Mapping[str, Any], metadata: Mapping[str, Any] | None, remove: Iterable[str], spec: Format
+    old: Mapping[str, Any], metadata: Mapping[str, Any] | None, remove: Iterable[str], spec: Format, version: str
 ) -> dict[str, Any]:
     if metadata is not None:
-        check_metadata(metadata, spec)
+        check_metadata(metadata, spec, version)
     new = {**old, **(metadata or {})}
     for key in remove:
         if key in (metadata or {}):

@@ -134,7 +134,7 @@ def _elements_kind(values: Any) -> int:
     return found.pop()
 
 
-def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:
+def find_faults(metadata: Mapping[str, Any], version: str) -> dict[str, str]:
     """The keys that cannot be written, each with the reason."""
     faults: dict[str, str] = {}
     for key, value in metadata.items():
