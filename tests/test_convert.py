@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -524,3 +525,43 @@ def test_the_values_of_sparse_tensors_are_cast(format: str, workers: bool, tmp_p
         assert archive["csr"].parts["values"].array("csr").tolist() == [1.5, 2.0]
         assert archive["csr"].attributes == {"unit": "m"}
         assert archive["coo"].parts["coords"].array("coo").tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("source", ["ztensor@0.1", "ztensor@2"])
+@pytest.mark.parametrize("target", [f"{spec.name}@{v}" for spec in tg.formats() for v in spec.writes])
+def test_metadata_of_many_keys(source: str, target: str) -> None:
+    if next(spec for spec in tg.formats() if spec.name == target.partition("@")[0]).metadata == "none":
+        return
+    metadata = {f"key {i}": "x" * 100 for i in range(50)}
+    data = tg.dumps({"w": np.ones((1, 2))}, format=source, metadata=metadata)
+    tg.convert(data, out := io.BytesIO(), format=target)
+    assert tg.open(out.getvalue(), format=target).metadata == metadata
+    assert tg.dumps({"w": np.ones((1, 2))}, format=target, metadata=MappingProxyType(metadata)) == tg.dumps(
+        {"w": np.ones((1, 2))}, format=target, metadata=metadata
+    )
+
+
+SMALLER: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "compressed": ("ztensor@2", {"w": np.zeros(10_000)}, {"compression": "zstd"}),
+    "shared": ("ztensor@2", {"v": np.zeros(10_000), "w": np.zeros(10_000)}, {}),
+    "ragged": ("dynd", {"w": [[1.0, 2.0], [], [3.0]]}, {}),
+}
+
+
+@pytest.mark.parametrize("case", SMALLER)
+def test_progress_of_a_file_smaller_than_its_values_reaches_the_end(case: str) -> None:
+    format, tensors, options = SMALLER[case]
+    seen: list[tuple[int, int]] = []
+    tg.convert(tensors, io.BytesIO(), format=format, progress=lambda *now: seen.append(now), **options)
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1] == sum(step.nbytes for step in tg.convert(
+        tensors, io.BytesIO(), format=format, dry_run=True
+    ).plan.steps)  # fmt: skip
+
+
+def test_if_nothing_can_be_stored_the_reason_is_named() -> None:
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.convert({"data": [[1], [2, 3]]}, io.BytesIO(), format="npy")
+    assert (caught.value.rule, caught.value.tensor) == ("convert.layout", "data")
+    planned = tg.convert({"data": [[1], [2, 3]]}, io.BytesIO(), format="npy", dry_run=True)
+    assert [problem.rule for problem in planned.problems] == ["convert.layout"]

@@ -224,7 +224,8 @@ def find_faults(metadata: Mapping[str, Any], version: str) -> dict[str, str]:
 
 def _encode(metadata: Mapping[str, Any]) -> bytes:
     _check_json(metadata, DEPTH)
-    return dumps(metadata, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+    # `dumps` knows no other mapping than a dict.
+    return dumps(dict(metadata), ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _check_json(value: Any, depth: int) -> None:
