@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from pathlib import Path
 from typing import Any
@@ -196,3 +197,12 @@ def test_attributes_of_the_user_stay_when_values_are_quantized_and_back(format: 
         with pytest.raises(tg.UnsupportedError, match=r"cannot store attributes: .*layer") as caught:
             tg.convert(source, tmp_path / "d.gguf", **options)
         assert caught.value.rule == "convert.attributes"
+
+
+def test_real_values_have_attributes_of_dense_tensors() -> None:
+    quantized, _ = tg.quantize(np.ones((2, 32), np.float32), "int8")
+    data = tg.dumps({"w": quantized}, format="ztensor@2", checksum=None, attributes={"w": {"layer": 3, "shape": 4}})
+    done = tg.convert(data, out := io.BytesIO(), format="ztensor@0.1", dtype="float32", on_loss="drop")
+    assert [(loss.kind, loss.tensor) for loss in done.losses] == [("attributes", "w")]
+    assert tg.open(out.getvalue())["w"].attributes == {"layer": 3}
+    assert tg.convert(data, io.BytesIO(), format="ztensor@0.1").losses == ()

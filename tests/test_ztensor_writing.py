@@ -334,3 +334,14 @@ def test_a_type_that_version_2_lacks_is_named(name: str) -> None:
         tg.dumps({"w": np.zeros(4).astype(BY_NAME[name].require_numpy())}, format="ztensor@2")
     assert caught.value.message == f"ztensor@2 does not support {name}"
     assert (caught.value.rule, caught.value.tensor) == ("ztensor.write.dtype", "w")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("value", [np.ones(2, np.complex64), RAGGED], ids=["complex", "ragged"])
+def test_attributes_of_parts_may_have_the_names_of_fields(value: Any, version: str) -> None:
+    attributes = {"name": "x", "shape": [4], "layout": "dense", "checksum": None, "part": 1}
+    data = tg.dumps({"w": value}, format=f"ztensor@{version}", attributes={"w": attributes})
+    with tg.open(data) as archive:
+        assert {key: archive["w"].attributes.get(key) for key in attributes} == attributes
+    again = tg.loads(tg.dumps(tg.open(data), format=f"ztensor@{version}"))
+    assert list(again) == ["w"]

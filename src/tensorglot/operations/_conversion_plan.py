@@ -340,12 +340,11 @@ class _Planner:
         if scheme is not None:
             for key in described_by(scheme.layout).intersection(own):
                 yield Loss("attributes", f"the attribute '{key}' describes how the tensor is quantized", name)
-        dtype: str | None = None
-        if layout is None and scheme is None:
-            row = self._first_rows[position]
-            new = self._dtype_of(name, row)
-            dtype = index.unknown_dtypes[row] if new is None else new.name
-        for key, fault in spec.attribute_faults(index.attributes[position], dtype, self._version).items():
+        row = self._first_rows[position]
+        new = self._dtype_of(name, row) if layout is None else self._real_dtype(name, layout)
+        dtype = new.name if new is not None else None if layout is not None else index.unknown_dtypes[row]
+        attributes = {key: index.attributes[position][key] for key in own}
+        for key, fault in spec.attribute_faults(attributes, dtype if scheme is None else None, self._version).items():
             yield Loss("attributes", f"{spec.name} cannot store the attribute '{escape(key)}': {fault}", name)
 
     def _type_losses(self, name: str, position: int) -> Iterator[Loss]:
