@@ -343,3 +343,22 @@ def test_a_width_of_gguf_is_written_over_another(tmp_path: Path) -> None:
 def test_not_a_number_is_no_change(tmp_path: Path) -> None:
     path = made(tmp_path, "ztensor@0.1", metadata={"x": float("nan")})
     assert not tg.edit(path, {"x": float("nan")}).changed
+
+
+def test_a_tensor_with_the_name_of_a_part_is_another_tensor(tmp_path: Path) -> None:
+    """Its own part is the entry `s#values#data`; the entry `s#values` belongs to the sparse tensor."""
+    parts = {"values": np.ones(1, np.float32), "coords": np.uint32([[0], [1]])}
+    sparse = tg.Tensor.of_parts("s", "zt.sparse_coo/1", (2, 2), parts, {})
+    path = tmp_path / "a.zt"
+    tg.save(path, {"s#values": np.ones(2, np.complex64), "s": sparse})
+    with tg.open(path) as archive:
+        before = archive["s"].cid()
+    tg.edit(path, replace={"s#values": np.zeros(3, np.complex64)}, add={"new": np.ones(1)})
+    with tg.open(path) as archive:
+        assert (list(archive), archive["s"].cid()) == (["s#values", "s", "new"], before)
+        assert archive["s#values"].numpy().tolist() == [0, 0, 0]
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.edit(path, replace={"s#values": np.zeros(3)})
+    assert caught.value.rule == "ztensor.write.name"
+    tg.edit(path, drop=["s"])
+    assert list(tg.load(path)) == ["s#values", "new"]
