@@ -307,9 +307,11 @@ class TestSplit:
         assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
     def test_empty_archive(self, tmp_path: Path) -> None:
-        tg.save(tmp_path / "one.safetensors", {})
-        tg.split(tmp_path / "one.safetensors", tmp_path / "many")
+        tg.save(tmp_path / "one.safetensors", {}, metadata={"step": "10"})
+        assert len(tg.split(tmp_path / "one.safetensors", tmp_path / "many")) == 1
         assert tg.load(tmp_path / "many") == {}
+        with tg.open(tmp_path / "many", strict=True) as archive:
+            assert archive.metadata == {"step": "10"}
 
     def test_arrays_in_memory_need_a_format(self, tmp_path: Path) -> None:
         with pytest.raises(tg.InputError, match="pass format="):
