@@ -424,7 +424,7 @@ def test_no_metadata_and_empty_metadata_are_not_the_same(format: str, metadata: 
 
 def test_a_warning_of_overflow_names_the_line_of_the_caller(tmp_path: Path) -> None:
     tg.save(tmp_path / "x.bt", {"w": np.array([1e30, 1.0])})
-    with pytest.warns(tg.LossWarning, match="1 values overflowed") as caught:
+    with pytest.warns(tg.LossWarning, match="1 value overflowed") as caught:
         tg.convert(tmp_path / "x.bt", tmp_path / "y.bt", dtype="float16", on_loss="warn")
     assert {Path(warning.filename) for warning in caught} == {Path(__file__)}
 
@@ -438,6 +438,7 @@ LEFT_OUT: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "a path in npz": ("npz", {"w": np.ones(2), "../x": np.ones(2)}, "name"),
     "an empty name in zTensor 2": ("ztensor@2", {"w": np.ones(2), "": np.ones(2)}, "name"),
+    "an empty key in BSON": ("bson", {"w": np.ones((1, 2), np.float32), "a..b": np.ones((1, 2), np.float32)}, "name"),
     "a vector in BSON": ("bson", {"w": np.ones((1, 2), np.float32), "x": np.ones(2, np.float32)}, "shape"),
 }  # fmt: skip
 

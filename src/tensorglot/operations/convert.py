@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_choice, check_flags
 from tensorglot.containers.table import for_target
-from tensorglot.errors import Hint, LossWarning, UnsupportedError, human_nbytes, plural
+from tensorglot.errors import Hint, LossWarning, UnsupportedError, escape, human_nbytes, plural
 from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
 from tensorglot.operations._as_archive import Given, as_archive
@@ -155,7 +155,8 @@ def convert(
     if on_loss == "warn":
         for cast in casts:
             if cast.overflowed:
-                warnings.warn(f"{cast.tensor}: {cast.overflowed} values overflowed", LossWarning, stacklevel=2)
+                text = f"{escape(cast.tensor)}: {plural(cast.overflowed, 'value')} overflowed"
+                warnings.warn(text, LossWarning, stacklevel=2)
     return replace(report, casts=casts, quantized=quantized, seconds=time.perf_counter() - begun, written=True)
 
 
