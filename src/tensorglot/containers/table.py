@@ -22,7 +22,7 @@ from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.deferred import Outline
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Index
-from tensorglot.model.payload import Chunk, Source
+from tensorglot.model.payload import Chunk, Codec, Source
 from tensorglot.providers import provided
 
 __all__ = [
@@ -153,6 +153,8 @@ class Container:
     """Supported dtypes by version, if versions differ."""
     keeps: Callable[[str, str], bool] | None = None
     """Whether a version can store elements of an unknown dtype under its name in the file."""
+    copies: Callable[[Codec], bool] | None = None
+    """Whether bytes in an encoding that cannot be decoded can be stored as they are."""
     metadata_faults: Callable[[Mapping[str, Any], str], Mapping[str, str]] | None = None
     """Keys of metadata that a version cannot store, each with the reason; for formats that store most values."""
     attribute_faults: Callable[[Mapping[str, Any], str | None, str], Mapping[str, str]] | None = None
@@ -225,6 +227,10 @@ class Format:
         """Whether a version can store elements of an unknown dtype under its name in the file."""
         by_version = self.container.keeps
         return by_version is not None and by_version(version, unknown)
+
+    def copies(self, codec: Codec) -> bool:
+        """Whether bytes in an encoding that cannot be decoded can be stored as they are."""
+        return self.container.copies is not None and self.container.copies(codec)
 
     @property
     def most_tensors(self) -> int:
