@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, did_you_mean, escape
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
@@ -36,6 +36,7 @@ __all__ = [
     "PerTensor",
     "ReadOptions",
     "Revision",
+    "TensorFault",
     "WriteOptions",
     "check_header",
     "detect",
@@ -124,6 +125,10 @@ class Fault(NamedTuple):
         return UnsupportedError(self.message, rule=f"{format}.write.{self.rule}", tensor=tensor)
 
 
+TensorFault: TypeAlias = Callable[[str, tuple[int, ...], DType | None, str], Fault | None]
+"""By name, shape, element type and version."""
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """What the module of a format provides: its dtype codes, its two functions, and optional operations."""
@@ -159,7 +164,7 @@ class Container:
     """Keys of metadata that a version cannot store, each with the reason; for formats that store most values."""
     attribute_faults: Callable[[Mapping[str, Any], str | None, str], Mapping[str, str]] | None = None
     """The same for the attributes of a tensor; given are also the element type of a dense tensor, and the version."""
-    tensor_fault: Callable[[str, tuple[int, ...], DType | None, str], Fault | None] | None = None
+    tensor_fault: TensorFault | None = None
     """Why a version cannot store a tensor of this name, shape and type, although it supports type and layout."""
     rows_first: Callable[[Archive, WriteOptions], RowsFirst | None] | None = None
     """The file in two steps, for formats with raw rows followed by an index with their checksums.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_mapping
-from tensorglot.containers.table import UNNAMED, Format
+from tensorglot.containers.table import UNNAMED, Format, TensorFault
 from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
@@ -274,6 +274,8 @@ class _Planner:
     ) -> None:
         self._archive = archive
         self._index = index = archive.index
+        self._encoded = bool(index.codecs) or index.payloads is not None
+        self._tensor_fault = spec.container.tensor_fault
         self._schemes = schemes
         self._format = index.format.partition("@")[0]
         self._spec = spec
@@ -301,20 +303,22 @@ class _Planner:
             text = f"{target} cannot store the checksums of the source; a sidecar can: sums=True or --sums"
             yield Loss("checksum", text)
 
-    def find_losses(self, name: str, new_name: str) -> Iterator[Loss]:
+    def find_losses(self, name: str, new_name: str) -> Iterable[Loss]:
         """What the target cannot store of a tensor; of one that is left out, only the reasons for that."""
         position = self._positions[name]
-        fatal = (
-            list(self._type_losses(name, position))
-            or list(self._encoding_losses(name, position))
-            or list(self._other_fault(name, position, new_name))
-        )
-        yield from fatal or (self._attribute_losses(name, position) if position in self._index.attributes else ())
+        fatal = list(self._type_losses(name, position))
+        if not fatal and self._encoded:
+            fatal = list(self._encoding_losses(name, position))
+        if not fatal and self._tensor_fault is not None:
+            fatal = list(self._other_fault(name, position, new_name, self._tensor_fault))
+        if not fatal and position in self._index.attributes:
+            return self._attribute_losses(name, position)
+        return fatal
 
     def _encoding_losses(self, name: str, position: int) -> Iterator[Loss]:
         """The loss of a tensor whose stored bytes can neither be decoded nor be copied."""
         codecs, payloads = self._index.codecs, self._index.payloads
-        for row in self._rows(position) if codecs or payloads is not None else ():
+        for row in self._rows(position):
             held = None if payloads is None else payloads[row]
             codec = held.codec if isinstance(held, Encoded) else codecs.get(row)
             if not isinstance(codec, Undecodable):
@@ -325,11 +329,8 @@ class _Planner:
                 yield Loss("encoding", codec.refuse(payload).message, name, fatal=True)
                 return
 
-    def _other_fault(self, name: str, position: int, new_name: str) -> Iterator[Loss]:
+    def _other_fault(self, name: str, position: int, new_name: str, find: TensorFault) -> Iterator[Loss]:
         """The loss of a tensor whose name or shape the target cannot store."""
-        find = self._spec.container.tensor_fault
-        if find is None:
-            return
         layout, row = self._index.layouts.get(position), self._first_rows[position]
         shape = self._shapes[row] if layout is None else leading(layout.type)[0]
         fault = find(new_name, shape, None if layout is not None else self._dtype_of(name, row), self._version)
