@@ -33,7 +33,9 @@ from tensorglot.operations._progress import follow
 from tensorglot.operations._sidecar import SetAside, read_sidecar
 from tensorglot.operations.save import prepare
 
-__all__ = ["Revised", "inherited_options", "refuse_sidecar", "sidecar_error", "write_revision"]
+__all__ = ["NOT_IN_PLACE", "Revised", "inherited_options", "refuse_sidecar", "sidecar_error", "write_revision"]
+
+NOT_IN_PLACE = Hint("leave out in_place", "leave out --in-place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class Revised:
             raise UnsupportedError(
                 f"{archive.format} cannot be edited in place",
                 rule="edit.in_place",
-                hint=Hint("leave out in_place", "leave out --in-place"),
+                hint=NOT_IN_PLACE,
             )
         dropped = set(drop)
         names = [name for name in archive.index.names if name not in dropped]
