@@ -183,15 +183,18 @@ class OutOfRange(InputError, IndexError):
 
 
 class StateError(InputError, RuntimeError):
-    """Tensors that do not fit a module, or share memory and cannot be stored so. PyTorch raises RuntimeError, too."""
+    """Tensors that do not fit a PyTorch module, or that share memory in a way that cannot be stored.
+
+    Also a RuntimeError, which PyTorch raises in these cases.
+    """
 
 
 class UnsupportedError(TensorglotError):
-    """Valid, but it cannot be expressed or decoded here."""
+    """Valid but unsupported: it cannot be stored in this format, or cannot be decoded here."""
 
 
 class NotExportable(UnsupportedError, BufferError):
-    """A tensor that a protocol between libraries cannot express. DLPack requires BufferError."""
+    """A tensor that DLPack cannot express. Also a BufferError, as DLPack requires."""
 
 
 class RemoteError(TensorglotError, OSError):
@@ -207,6 +210,7 @@ class TensorNotFound(TensorglotError, KeyError):
 
     @classmethod
     def among(cls, name: str, names: Iterable[str]) -> TensorNotFound:
+        """The error of a name that is none of the names."""
         return cls(f"no such tensor{suggest(name, names)}", rule="tensor.name", tensor=name)
 
     @classmethod
@@ -225,6 +229,7 @@ class MissingFile(TensorglotError, FileNotFoundError):
 
     @property
     def filename(self) -> str | None:
+        """The path, as every OSError has it."""
         return self.path
 
     def describe(self, *, command_line: bool = False) -> str:

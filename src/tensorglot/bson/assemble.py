@@ -81,6 +81,7 @@ class PackedBits(NamedTuple):
 
     @property
     def dtype(self) -> str:
+        """The vector dtype."""
         return "packed_bit"
 
     def bits(self) -> NDArray[np.bool_]:

@@ -130,6 +130,7 @@ class Embeddings:
             yield self.rows(begin, min(begin + step, len(self)))
 
     def without_ids(self) -> Embeddings:
+        """The same embeddings without their ids."""
         return self._replace(ids=None)
 
     def _replace(self, **changes: Any) -> Embeddings:

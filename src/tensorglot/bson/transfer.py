@@ -58,6 +58,7 @@ class Transfer(Record):
 
     @property
     def ok(self) -> bool:
+        """Whether every vector was written."""
         return self.written.ok
 
     def to_dict(self) -> dict[str, Any]:

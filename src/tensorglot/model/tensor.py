@@ -370,11 +370,13 @@ class Tensor(Exporter):
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
+        """NumPy's type of the elements, ml_dtypes included; None if the tensor is not dense or NumPy has no type."""
         part = self.parts.get("data") if self.layout == "dense" else None
         return part.dtype.numpy if part is not None and part.dtype is not None else None
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the leading fixed dimensions; all dimensions of a dense tensor."""
         if self.declared is None:
             return self.parts["data"].shape
         from tensorglot.model.types.algebra import leading
@@ -406,10 +408,12 @@ class Tensor(Exporter):
 
     @property
     def encoding(self) -> str:
+        """How the first part is stored: `raw`, or the name of its compression or other encoding."""
         return next(iter(self.parts.values())).encoding
 
     @property
     def checksum(self) -> str | None:
+        """The checksum of the first part, as `algorithm:digest`; None if it has none."""
         return next(iter(self.parts.values())).checksum
 
     @property

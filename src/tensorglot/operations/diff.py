@@ -95,6 +95,7 @@ class Diff(Record):
 
     @property
     def same(self) -> bool:
+        """Whether nothing differs."""
         return not self.changes
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,11 +120,12 @@ def diff(
     progress: Progress | bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Diff:
-    """Compares two files, archives or mappings of arrays; tensors on the executor, if one is given.
+    """Compares two files, archives or mappings of arrays: names, types, shapes, values, metadata.
 
     Numbers are the same if they differ by at most `atol` plus `rtol` times the larger of
-    the two magnitudes; bits that make no difference to a number count only if both are 0.
-    `storage_options` are for those of the sources that are URLs.
+    the two magnitudes. Equal numbers with different bits (0 and -0) are a change only if
+    both tolerances are 0. With an `executor` (anything with `submit`), workers compare the
+    tensors. `storage_options` are for those of the sources that are URLs.
     """
     tolerance = _tolerance(atol, rtol)
     a, b = locate_each(storage_options, a, b)

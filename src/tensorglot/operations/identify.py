@@ -55,6 +55,7 @@ class Identity(Record):
 
     @property
     def ok(self) -> bool:
+        """Whether every tensor has a CID."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:

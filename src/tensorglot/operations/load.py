@@ -136,7 +136,7 @@ def loads(
     verify: Verify = "auto",
     limits: Limits | None = None,
 ) -> dict[str, Any]:
-    """All tensors of a file in memory; see `load`."""
+    """`load` for the bytes of a file in memory."""
     if isinstance(data, (str, os.PathLike, list, tuple, Archive)) or is_stream(data):
         raise InputError(f"loads takes bytes, not {type(data).__name__}; use load for a file", rule="loads.data")
     return load(

@@ -79,6 +79,7 @@ class Report(Record):
 
     @property
     def ok(self) -> bool:
+        """Whether there is no problem."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,8 +108,8 @@ def verify(
 
     Checksums are the format's own and those of the sidecar `<name>.sums`, if there is
     one. `sums="write"` writes that sidecar instead, if there is no other problem. Only
-    invalid arguments and I/O errors are raised. Tensors are read on the executor, if one
-    is given.
+    invalid arguments and I/O errors are raised. With an `executor` (anything with
+    `submit`), workers read the tensors.
     """
     check_flags(deep=deep)
     check_choice(sums, ("check", "write"), "sums", "verify.sums")

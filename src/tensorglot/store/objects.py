@@ -190,6 +190,7 @@ class Commit(Record):
     def encode(
         tensors: CID, parents: tuple[CID, ...], message: str, metadata: Mapping[str, Any] | None, time: int
     ) -> bytes:
+        """The node of a commit; `time` is in microseconds since 1970."""
         return _encode(
             {
                 "dynd": 1,
@@ -205,6 +206,7 @@ class Commit(Record):
 
     @classmethod
     def parse(cls, cid: CID, block: bytes) -> Commit:
+        """The commit of a node."""
         kinds = {"message": str, "metadata": (dict, type(None)), "parents": list, "tensors": CID, "time": int}
         node = _node(block, "commit", kinds)
         if not all(isinstance(parent, CID) and parent.codec == DAG_CBOR for parent in node["parents"]):
