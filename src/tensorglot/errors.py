@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 FEW_NAMES = 5
-"""So many names fit into the message about one that does not exist."""
+"""Up to this many names are all listed in the message about one that does not exist."""
 
 
 def escape(name: str, *, longest: int = 120) -> str:

@@ -45,7 +45,7 @@ class Revised:
     archive: Archive
     spec: Format
     whole: Archive
-    """With the tensors that stay and the new ones."""
+    """The archive with the tensors that stay and the new ones."""
     revision: Revision
     in_place: bool
 
@@ -89,7 +89,7 @@ class Revised:
         return False
 
     def append(self, path: str, stamp: Stamp, *, durable: bool) -> Stamp | None:
-        """Makes the changes behind the end of the file. Returns its new stamp; None if a copy is better."""
+        """Appends the changes to the file. Returns its new stamp; None if a copy is better."""
         assert self.spec.container.append is not None  # noqa: S101
         chunks = self.spec.container.append(self.archive, self.revision)
         if chunks is None:

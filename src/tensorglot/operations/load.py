@@ -41,7 +41,7 @@ __all__ = ["load", "load_archive", "loads"]
 Framework: TypeAlias = Literal["numpy", "np", "torch", "pt", "pytorch", "jax", "flax", "awkward"]
 
 FEW, FEW_NBYTES = 8, 1 << 20
-"""Up to so many tensors and bytes, loading one by one is faster: working by columns costs as much as eight tensors."""
+"""Up to this many tensors and bytes, loading one by one is faster: working by columns costs as much as 8 tensors."""
 
 
 def load(

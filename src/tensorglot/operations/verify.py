@@ -70,7 +70,7 @@ class Report(Record):
     unverified: tuple[str, ...] = ()
     """Tensors with a part that has no checksum, or one of an unknown algorithm."""
     canonical: bool | None = None
-    """With `deep`: the file has the canonical form of its format."""
+    """Whether the file has the canonical form of its format; None without `deep`."""
     content_digest: str | None = None
     """The format's own identity of all tensors together, where it has one."""
     problems: tuple[Problem, ...] = field(default=())

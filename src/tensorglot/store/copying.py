@@ -27,7 +27,7 @@ from tensorglot.wire.cid import CID
 __all__ = ["Copy", "add_chunk", "add_copy", "read_copy", "restore"]
 
 _LONG_CHAIN = 1.6
-"""Stored bytes of a chain, as a multiple of the chunk, behind which a delta begins at its root."""
+"""Stored bytes of a chain, as a multiple of the chunk, after which a delta begins at its root."""
 
 
 class Copy(NamedTuple):
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
     encoded: Encoded | None = None
     """How it is stored, if it is a record of its own."""
     base: bytes | None = None
-    """With an encoding that is a delta."""
+    """The digest of the base, if the encoding is a delta."""
 
 
 def read_copy(packs: Packs, stored: Stored, digest: bytes, codec: int) -> Copy:

@@ -8,7 +8,7 @@ CRC-32, started with the level of the node, has five zero bits at its end. So a 
 not move when tensors change or come and go elsewhere, and a commit in which ten of
 100,000 tensors changed writes the nodes on the way to these ten. A node has at least two
 entries, unless it is the only one of its level, and at most 256 (257 at the end). It is
-also cut behind the name with which its names have 256 KiB or more.
+also cut after the name with which its names have 256 KiB or more.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class _Small(NamedTuple):
 
     data: bytes
     condition: Mapping[str, str]
-    """That it has not changed, for a put: some servers compare the ETag, some the version."""
+    """The condition for a put that replaces it unchanged: some servers compare the ETag, some the version."""
     modified: datetime
 
 

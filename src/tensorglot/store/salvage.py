@@ -22,9 +22,9 @@ from tensorglot.wire.cid import CID
 __all__ = ["READ_ERRORS", "Salvage", "pack_key"]
 
 READ_ERRORS = (FormatError, OSError)
-"""Of one copy: it does not decode, or the disk cannot read it."""
+"""What reading one copy of a block may raise: it does not decode, or the disk cannot read it."""
 _MOST_COPIES = 16
-"""Of a block that are tried."""
+"""Copies of a block that are tried."""
 
 
 def pack_key(name: str) -> str:
@@ -32,7 +32,7 @@ def pack_key(name: str) -> str:
 
 
 class Places(Protocol):
-    """Where copies are."""
+    """Finds the copies of a block."""
 
     backend: Backend
 

@@ -314,7 +314,7 @@ class Store:
         return {ref.name: str(ref.cid) for ref in inspect_refs(self._backend) if isinstance(ref, Ref)}
 
     def tags(self) -> dict[str, str]:
-        """Those of the refs that do not move."""
+        """The tags by name: refs that do not move with commits."""
         found = inspect_refs(self._backend)
         return {ref.name: str(ref.cid) for ref in found if isinstance(ref, Ref) and ref.kind == "tag"}
 

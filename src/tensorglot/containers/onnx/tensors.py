@@ -39,7 +39,7 @@ _TYPES = 256
 _CODES = np.full(_TYPES, UNKNOWN, np.uint8)
 _BITS = np.zeros(_TYPES, np.int64)
 _RAW = np.zeros((max(DATA_FIELDS) + 1, _TYPES), np.bool_)
-"""By the field that has the values: whether they are as they are in memory."""
+"""By the field that has the values, and the type: whether they are stored as in memory."""
 for _number, _name in DTYPES.items():
     if _name:
         _CODES[_number], _BITS[_number] = BY_NAME[_name].code, BY_NAME[_name].bits
