@@ -50,7 +50,7 @@ class _Small(NamedTuple):
 
     data: bytes
     condition: Mapping[str, str]
-    """The condition for a put that replaces it unchanged: some servers compare the ETag, some the version."""
+    """The condition for a put, that it is still the object that was read: servers compare the ETag or the version."""
     modified: datetime
 
 

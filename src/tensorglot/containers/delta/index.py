@@ -131,7 +131,7 @@ class DeltaIndex:
     rows: list[Change]
     removed: list[str] = field(default_factory=list)
     special: dict[int, Special] = field(default_factory=dict)
-    """Tensors that are not dense, by the positions of their names."""
+    """Tensors with attributes or of several parts, by the positions of their names."""
     metadata: Mapping[str, Any] | None = None
     """Metadata of the new version."""
 
