@@ -26,7 +26,8 @@ import copyreg
 import errno
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "TensorglotError",
     "TruncatedError",
     "UnsupportedError",
+    "add_tensor_to_errors",
     "did_you_mean",
     "escape",
     "human_nbytes",
@@ -152,6 +154,17 @@ class TensorglotError(Exception):
     def __reduce__(self) -> tuple[Any, ...]:
         # `rule` is a required keyword, which the default way to unpickle an exception does not pass.
         return copyreg.__newobj__, (type(self), self.message), vars(self)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def add_tensor_to_errors(name: str) -> Iterator[None]:
+    """Adds the name of a tensor to errors that have none."""
+    try:
+        yield
+    except TensorglotError as error:
+        if error.tensor is None:
+            error.tensor = name
+        raise
 
 
 class FormatError(TensorglotError):

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
-from tensorglot.errors import FormatError, InputError, UnsupportedError, escape, plural
+from tensorglot.errors import InputError, UnsupportedError, add_tensor_to_errors, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import TYPE_ATTRIBUTE, Part, Tensor
@@ -163,8 +163,11 @@ def tensor_changes(
 ) -> list[Change]:
     """The changes of some tensors, of which most are equal. `first` is the position of the first in both archives,
     if these have the tensors in the same order."""
-    candidates = not_shown_equal(one, two, names, first)
-    return [change for name in candidates for change in _changes_of(name, one, two, tolerance)]
+    changes: list[Change] = []
+    for name in not_shown_equal(one, two, names, first):
+        with add_tensor_to_errors(name):
+            changes += _find_changes(name, one, two, tolerance)
+    return changes
 
 
 def _tolerance(atol: object, rtol: object) -> Tolerance:
@@ -193,14 +196,6 @@ def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
         return archive.metadata is not None if what == "metadata" else bool(archive.index.attributes)
     spec = named(archive.format)[0]
     return spec.attributes if what == "attributes" else spec.metadata != "none"
-
-
-def _changes_of(name: str, one: Archive, two: Archive, tolerance: Tolerance) -> list[Change]:
-    try:
-        return list(_find_changes(name, one, two, tolerance))
-    except FormatError as error:
-        error.tensor = error.tensor or name
-        raise
 
 
 def _find_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance) -> Iterator[Change]:

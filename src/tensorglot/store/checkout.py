@@ -23,7 +23,7 @@ from tensorglot.containers.dynd import index_of
 from tensorglot.dynd.link_columns import may_link
 from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import SERIALIZED
-from tensorglot.errors import FormatError, LimitError, TensorglotError, escape
+from tensorglot.errors import FormatError, LimitError, TensorglotError, add_tensor_to_errors, escape
 from tensorglot.io.local import BaseSource
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.memory import allocate
@@ -259,11 +259,8 @@ def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[
 
 def _tensor_digests(leaf: Node) -> list[bytes]:
     for name, link in zip(leaf.names, leaf.links, strict=True) if leaf.digests is None else ():
-        try:
+        with add_tensor_to_errors(name):
             check_node(link)
-        except FormatError as error:
-            error.tensor = name
-            raise
     return [] if leaf.digests is None else leaf.digests
 
 

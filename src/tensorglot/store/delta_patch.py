@@ -20,7 +20,7 @@ from blake3 import blake3
 from tensorglot.arguments import check_flags
 from tensorglot.containers.delta.index import Body, Change, DeltaIndex
 from tensorglot.containers.table import for_target
-from tensorglot.errors import LimitError, TensorglotError
+from tensorglot.errors import LimitError, add_tensor_to_errors
 from tensorglot.io.local import BufferSource, FileSource
 from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable, open_spool, write_at
@@ -233,12 +233,9 @@ def _steps(rows: Iterable[_Row]) -> Iterator[_Step]:
     for row in rows:
         nbytes = row.change.nbytes
         sizes = [min(CHUNK_NBYTES, nbytes - at * CHUNK_NBYTES) for at in range(chunk_count(nbytes))]
-        try:
+        with add_tensor_to_errors(row.name):
             for position, (base, size) in enumerate(zip_longest(row.base, sizes)):
                 yield _Step(row, position, base, size)
-        except TensorglotError as error:
-            error.tensor = error.tensor or row.name
-            raise
 
 
 def _make(file: DeltaFile, step: _Step, room: _Room) -> tuple[bytes | None, bytes | None]:
@@ -254,11 +251,8 @@ def _make(file: DeltaFile, step: _Step, room: _Room) -> tuple[bytes | None, byte
         return before, before
     with scratch() as memory:
         out = memory.room(step.nbytes, 0)
-        try:
+        with add_tensor_to_errors(row.name):
             _change(file, body, base, out)
-        except TensorglotError as error:
-            error.tensor = error.tensor or row.name
-            raise
         _write(room, at, out)
         return before, blake3(out).digest()
 

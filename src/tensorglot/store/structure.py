@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tensorglot.errors import FormatError, TensorglotError
+from tensorglot.errors import FormatError, add_tensor_to_errors
 from tensorglot.store.checkout import check_tensor, read_node
 from tensorglot.store.chunks import check_tree
 from tensorglot.store.manifest import MAX_LEVELS, Node, parse_node
@@ -59,12 +59,9 @@ class Structure:
     def _check_tensor(self, name: str, link: CID) -> None:
         if link in self._tensors:
             return
-        try:
+        with add_tensor_to_errors(name):
             for array in check_tensor(self._packs, name, link):
                 check_tree(array, self._read, self._nbytes_of, self._trees)
-        except TensorglotError as error:
-            error.tensor = name
-            raise
         self._tensors.add(link)
 
     def _nbytes_of(self, chunk: CID) -> int:
