@@ -133,7 +133,7 @@ class Archive(Mapping[str, Tensor]):
             "attributes": dict(tensor.attributes),
             "parts": {
                 part_name: {
-                    "dtype": part.dtype.name if part.dtype is not None else part.unknown_dtype,
+                    "dtype": part.dtype_name,
                     "shape": list(part.shape),
                     "nbytes": part.nbytes,
                     "encoding": part.encoding,

@@ -89,6 +89,12 @@ class Part:
     checksum_decoded: bool = False
     """The checksum covers the decoded bytes, not the stored ones."""
     unknown_dtype: str | None = None
+    """The file's name for an unknown element type."""
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of the element type, or the file's name if it is unknown."""
+        return self.unknown_dtype or "?" if self.dtype is None else self.dtype.name
 
     @property
     def encoding(self) -> str:
@@ -584,8 +590,7 @@ class Tensor(Exporter):
     def __repr__(self) -> str:
         part = self.parts.get("data") if self.layout == "dense" else None
         if part is not None:
-            kind = part.dtype.name if part.dtype is not None else escape(part.unknown_dtype or "?")
-            what = f"{kind}{list(part.shape)}"
+            what = f"{escape(part.dtype_name)}{list(part.shape)}"
         else:
             what = f"{escape(self.layout)} {self.type}"
         name = f"{escape(self.name, longest=60)}: " if self.name else ""

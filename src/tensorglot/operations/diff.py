@@ -18,9 +18,9 @@ from tensorglot.containers.table import named
 from tensorglot.errors import InputError, UnsupportedError, add_tensor_to_errors, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
-from tensorglot.model.tensor import TYPE_ATTRIBUTE, Part, Tensor
+from tensorglot.model.tensor import TYPE_ATTRIBUTE, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._compare import EXACT, Comparison, Tolerance, compare, compare_streams
+from tensorglot.operations._compare import EXACT, Comparison, Tolerance, compare, compare_streams, has_numbers
 from tensorglot.operations._dequantize import can_dequantize, real_values
 from tensorglot.operations._equal_rows import not_shown_equal
 from tensorglot.operations._executor import JOB_NBYTES, name_batches, refer_to, run_jobs
@@ -247,17 +247,18 @@ def _part_changes(name: str, x: Tensor, y: Tensor, tolerance: Tolerance) -> Iter
     label = None if x.layout == "dense" else name
     if name not in x.parts or name not in y.parts:
         kind: Kind = "added" if name in y.parts else "removed"
-        yield Change(kind, x.name, name, _type(x.parts.get(name)), _type(y.parts.get(name)))
+        old, new = (None if name not in tensor.parts else tensor.parts[name].dtype_name for tensor in (x, y))
+        yield Change(kind, x.name, name, old, new)
         return
     one, two = x.parts[name], y.parts[name]
-    if _type(one) != _type(two):
-        yield Change("type", x.name, label, _type(one), _type(two))
+    if one.dtype_name != two.dtype_name:
+        yield Change("type", x.name, label, one.dtype_name, two.dtype_name)
     if one.shape != two.shape:
         yield Change("shape", x.name, label, list(one.shape), list(two.shape))
         return
     if one.payload is two.payload:
         return
-    if one.nbytes != two.nbytes and _unknown(one, two):
+    if one.nbytes != two.nbytes and not (has_numbers(one) and has_numbers(two)):
         yield Change("values", x.name, label, f"{one.nbytes} bytes", f"{two.nbytes} bytes")
         return
     # GGUF's blocks: first the stored bytes, without a tolerance; only if they differ, the real values.
@@ -268,13 +269,3 @@ def _part_changes(name: str, x: Tensor, y: Tensor, tolerance: Tolerance) -> Iter
         yield Change("values", x.name, label, values=values)
     elif values.bits_only and not tolerance:
         yield Change("bits", x.name, label, values=values)
-
-
-def _unknown(*parts: Part) -> bool:
-    return any(part.dtype is None or part.dtype.numpy is None for part in parts)
-
-
-def _type(part: Part | None) -> str | None:
-    if part is None:
-        return None
-    return part.dtype.name if part.dtype is not None else part.unknown_dtype

@@ -183,8 +183,7 @@ def _describe_small(name: str, dtype: DType, shape: tuple[int, ...], numbers: Nu
 
 
 def _describe(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> TensorStats:
-    dtype = part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
-    return TensorStats(tensor.name, part_name, dtype, part.shape, math.prod(part.shape), **numbers)
+    return TensorStats(tensor.name, part_name, part.dtype_name, part.shape, math.prod(part.shape), **numbers)
 
 
 def _numbers(tally: Tally) -> dict[str, Any]:
