@@ -178,14 +178,7 @@ def _explain(refused: Sequence[FormatError]) -> FormatError:
 def _index(header: bytes, layout: str, scan: Contents, size: int, options: ReadOptions) -> Index:
     names, data = scan.names(header), 8 + len(header)
     check_data_end(scan.ends, data, size, rule="bintensors", name=names.__getitem__)
-    twice = names.first_duplicate()
-    if twice is not None:
-        raise FormatError(
-            "duplicate tensor name",
-            rule="bintensors.name.duplicate",
-            offset=8 + names.offset(twice),
-            tensor=names[twice],
-        )
+    names.refuse_duplicates("bintensors.name.duplicate", 8, len(header))
     if options.strict:
         codes = _THEIR_CODE[scan.dtypes]
         _check_order(codes, names)

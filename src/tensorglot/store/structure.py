@@ -11,7 +11,7 @@ from functools import partial
 from tensorglot.errors import FormatError, add_tensor_to_errors
 from tensorglot.store.checkout import check_tensor, read_node
 from tensorglot.store.chunks import check_tree
-from tensorglot.store.manifest import MAX_LEVELS, Node, parse_node
+from tensorglot.store.manifest import MAX_LEVELS, Node, parse_node, too_deep
 from tensorglot.store.objects import Commit
 from tensorglot.store.packs import Packs
 from tensorglot.wire.cid import CID
@@ -35,7 +35,7 @@ class Structure:
         stack = [] if commit.tensors in self._nodes else [commit.tensors]
         while stack:
             if len(stack) > MAX_LEVELS + 1:
-                raise FormatError(f"a manifest of more than {MAX_LEVELS} levels", rule="store.manifest")
+                raise too_deep()
             node = parse_node(self._read(stack[-1]))
             missing = next((child for child in node.links if child not in self._nodes), None)
             if not node.leaf and missing is not None:
