@@ -133,7 +133,7 @@ def verify(
             problems, checked = _look(archive, sidecar, options.limits, deep, seen)
         else:
             reference = refer_to(source, archive, options)
-            problems, checked = _look_elsewhere(executor, reference, archive, sidecar, deep, seen)
+            problems, checked = _look_on_workers(executor, reference, archive, sidecar, deep, seen)
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
         if deep and container.inspect is not None:
@@ -206,7 +206,7 @@ def _look(
     return problems, checked
 
 
-def _look_elsewhere(
+def _look_on_workers(
     executor: Executor,
     source: Reference,
     archive: Archive,
