@@ -52,4 +52,6 @@ class NewBlocks(Blocks, MutableMapping[CID, bytes]):
         self._session.put(block, cid.codec)
 
     def __delitem__(self, cid: CID) -> None:
-        raise InputError("blocks are removed by collect", rule="store.block.delete")
+        raise InputError(
+            "a block cannot be deleted: Store.collect() removes those that no ref leads to", rule="store.block.delete"
+        )

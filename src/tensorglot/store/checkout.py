@@ -108,7 +108,7 @@ class ArraySource(BaseSource):
         self._begins = list(accumulate(sizes, initial=0))
         self.size = self._begins[-1]
         if self.size >= 1 << 63:
-            raise LimitError(f"arrays of {self.size} bytes in total", rule="store.size")
+            raise LimitError(f"the tensors have {self.size} bytes, 2**63 or more", rule="store.size")
         self._chunks: dict[int, Chunks] = {}
         self._kept: OrderedDict[bytes, memoryview] = OrderedDict()
         self._lock = Lock()

@@ -343,7 +343,7 @@ class Packs:
         chain = [table.stored(at)]
         while (base := chain[-1].record.base) is not None:
             if len(chain) > MAX_DEPTH:
-                raise FormatError(f"more than {MAX_DEPTH} deltas on each other", rule="store.chain")
+                raise FormatError(f"a chain of more than {MAX_DEPTH} deltas", rule="store.chain")
             at = table.base(at, base)
             if at is None:
                 raise self.missing(CID(base))

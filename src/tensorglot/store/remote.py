@@ -256,7 +256,7 @@ class Bucket:
             if held is None:
                 continue
             if self._server_time() - held.modified.timestamp() < LEASE_SECONDS:
-                raise InputError(f"another process runs {what} here", rule="store.lock", path=self.url)
+                raise InputError(f"another process runs {what} on this store", rule="store.lock", path=self.url)
             if self._put(key, name.encode(), held.condition):
                 break
         with Lease(name, self._object(key)).held():
