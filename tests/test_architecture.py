@@ -190,6 +190,15 @@ def test_only_core_libraries_are_imported_at_the_top(module: str, path: Path) ->
     assert {name.partition(".")[0] for name, now in imports(parsed(path)) if now} <= allowed
 
 
+def test_the_page_has_every_layer_and_what_the_lower_ones_import() -> None:
+    lines = (ROOT.parents[1] / "ARCHITECTURE.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
+    told = {layer: may for names, _, may in rows for layer in re.findall(r"`(\w+)", names)}
+    assert told.keys() | {"__init__", "__main__"} == LAYERS.keys()
+    for layer in ("model", "wire", "io"):
+        assert set(told[layer].split(", ")) == LAYERS[layer]
+
+
 def test_a_forbidden_import_is_found_at_module_level_in_functions_and_in_strings() -> None:
     inside = ast.parse("def f():\n    from tensorglot.containers import ztensor")
     for source in (
