@@ -73,7 +73,7 @@ def _uniform_ids(ids: Sequence[Any]) -> tuple[int | None, bytes]:
         return (encoded[0][0], b"".join(data for _, data in encoded)) if alike else (None, b"")
     numbers = np.asarray(ids)
     if numbers.dtype.kind not in "iu" or (numbers.size and int(numbers.max()) >= 1 << 63):
-        raise InputError(f"ids must be int64 at most, found {numbers.dtype}", rule="bson.ids")
+        raise InputError(f"ids must be integers that fit in int64, found {numbers.dtype}", rule="bson.ids")
     narrow = numbers.size == 0 or (int(numbers.min()) >= -(1 << 31) and int(numbers.max()) < 1 << 31)
     kind, width = (0x10, "<i4") if narrow else (0x12, "<i8")
     return kind, numbers.astype(width).tobytes()

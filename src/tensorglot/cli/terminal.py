@@ -156,14 +156,10 @@ def _print_rows(
     if above is not None:
         title, *rows = (f"{name}\n{GAP}{row}" for name, row in zip(above, (title, *rows), strict=True))
     if colours is not None and styled(sys.stdout):
-        rows = [row if colour is None else _in_colour(row, colour) for row, colour in zip(rows, colours, strict=True)]
+        from click import style
+
+        rows = [row if colour is None else style(row, fg=colour) for row, colour in zip(rows, colours, strict=True)]
     print("\n".join([*map(bold, title.split("\n")), *rows]))
-
-
-def _in_colour(text: str, colour: str) -> str:
-    from click import style
-
-    return style(text, fg=colour)
 
 
 def _widths(columns: Sequence[Column]) -> list[int]:

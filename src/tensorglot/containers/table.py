@@ -234,6 +234,7 @@ class Format:
         return self.version_checksums.get(version, self.checksums)
 
     def to_dict(self) -> dict[str, Any]:
+        """The spec as `json.dumps` takes it."""
         listed = ("suffixes", "dtypes", "compression", "checksums", "layouts")
         return {
             "name": self.name,

@@ -239,7 +239,7 @@ class RowChecks:
         return _Running(self._texts[row], name, offset, required=self._required)
 
     def follower(self, rows: Rows) -> InOrder:
-        """For memory that is being filled with the rows."""
+        """Compares the rows while their memory is being filled."""
         return InOrder(_RowFollower(self, rows))
 
 

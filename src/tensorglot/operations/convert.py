@@ -24,8 +24,8 @@ from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
 from tensorglot.operations._convert_archive import accounts_of, make_archive
-from tensorglot.operations._convert_elsewhere import convert_elsewhere
-from tensorglot.operations._convert_parts import Elsewhere
+from tensorglot.operations._convert_on_workers import convert_on_workers
+from tensorglot.operations._convert_parts import WorkerConversion
 from tensorglot.operations._executor import can_send, refer_to
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
@@ -139,8 +139,8 @@ def convert(
             warnings.warn(text, LossWarning, stacklevel=2)
         if executor is not None and can_send(source):
             reference = refer_to(source, archive, opening)
-            elsewhere = Elsewhere(executor, reference, converted, plan, spec, settled, strict)
-            accounts = convert_elsewhere(elsewhere, target)
+            conversion = WorkerConversion(executor, reference, converted, plan, spec, settled, strict)
+            accounts = convert_on_workers(conversion, target)
         else:
             write_archive(target, converted, spec, settled, plan.save)
             accounts = accounts_of(codecs)

@@ -40,15 +40,20 @@ from tensorglot.operations._jsonable import Record
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress
-from tensorglot.operations._revise import Revised, inherited_options, refuse_sidecar, sidecar_error, write_revision
+from tensorglot.operations._revise import (
+    NOT_IN_PLACE,
+    Revised,
+    inherited_options,
+    refuse_sidecar,
+    sidecar_error,
+    write_revision,
+)
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import SetAside, Sums, check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.operations.save import check_metadata
 
 __all__ = ["Edit", "edit"]
-
-_NOT_IN_PLACE = Hint("leave out in_place", "leave out --in-place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +153,7 @@ def _check_object(place: Place, in_place: bool) -> None:
     check_url_target(place.text)
     if in_place:
         raise UnsupportedError(
-            "an object at a URL cannot be changed in place", rule="edit.in_place", path=place.shown, hint=_NOT_IN_PLACE
+            "an object at a URL cannot be changed in place", rule="edit.in_place", path=place.shown, hint=NOT_IN_PLACE
         )
 
 
@@ -286,7 +291,7 @@ def _write_tail(
         raise UnsupportedError(
             f"{archive.format} has its index before the tensors and cannot be edited in place",
             rule="edit.in_place",
-            hint=_NOT_IN_PLACE,
+            hint=NOT_IN_PLACE,
         )
     tail = b"".join(as_bytes(chunk) for chunk in rest)
     return replace_tail(path, first.end, tail, expect=stamp, durable=durable)

@@ -41,7 +41,7 @@ __all__ = ["load", "load_archive", "loads"]
 Framework: TypeAlias = Literal["numpy", "np", "torch", "pt", "pytorch", "jax", "flax", "awkward"]
 
 FEW, FEW_NBYTES = 8, 1 << 20
-"""Up to so many tensors and bytes, loading one by one is faster: working by columns costs as much as eight tensors."""
+"""Up to this many tensors and bytes, loading one by one is faster: working by columns costs as much as 8 tensors."""
 
 
 def load(
@@ -136,7 +136,7 @@ def loads(
     verify: Verify = "auto",
     limits: Limits | None = None,
 ) -> dict[str, Any]:
-    """All tensors of a file in memory; see `load`."""
+    """`load` for the bytes of a file in memory."""
     if isinstance(data, (str, os.PathLike, list, tuple, Archive)) or is_stream(data):
         raise InputError(f"loads takes bytes, not {type(data).__name__}; use load for a file", rule="loads.data")
     return load(
