@@ -48,6 +48,7 @@ from tensorglot.operations._revise import (
     sidecar_error,
     write_revision,
 )
+from tensorglot.operations._same_value import same_value
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import SetAside, Sums, check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import OpenOptions, open_source
@@ -114,11 +115,11 @@ def edit(
     with _open_to_edit(place, options) as (archive, expect):
         spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
         old = dict(archive.metadata or {})
-        new = _changed(old, metadata, removed, spec)
+        new = _changed(old, metadata, removed, spec, version)
         save = SaveOptions(durable=durable, progress=progress)
         if tensors:
             return _change_tensors(place, archive, tensors, new, expect, save, in_place)
-        if new == old:
+        if same_value(new, old, exact=True):
             return Edit(archive.format, new, changed=False, in_place=False)
         sums = _sidecar_to_move(place, archive)
         chunks = _chunks(archive, new, spec, version)
@@ -260,10 +261,10 @@ def _editable(archive: Archive, *, metadata: bool) -> tuple[Format, str]:
 
 
 def _changed(
-    old: Mapping[str, Any], metadata: Mapping[str, Any] | None, remove: Iterable[str], spec: Format
+    old: Mapping[str, Any], metadata: Mapping[str, Any] | None, remove: Iterable[str], spec: Format, version: str
 ) -> dict[str, Any]:
     if metadata is not None:
-        check_metadata(metadata, spec)
+        check_metadata(metadata, spec, version)
     new = {**old, **(metadata or {})}
     for key in remove:
         if key in (metadata or {}):

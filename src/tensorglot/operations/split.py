@@ -36,7 +36,7 @@ from tensorglot.io.urls import check_target
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import MEMORY, Given, as_archive
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
@@ -68,6 +68,7 @@ def split(
 
     A larger tensor gets its own shard. The format is the source's unless `format` is
     given. Returns the files written, the index last: paths, or URLs if the target is one.
+    Without tensors there is one file, and no index.
     The directory can be opened like the source. `storage_options` are for whichever of
     source and target is a URL.
     """
@@ -80,13 +81,17 @@ def split(
         start_progress(progress, "splitting") as report,
         ExitStack() as stack,
     ):
-        spec, version = for_target(None, archive.format if format is None else format)
+        if format is None and archive.format != MEMORY:
+            format = archive.format
+        spec, version = for_target(None, format)
         groups = list(_groups(archive.index, shard_nbytes))
         _warn_of_ties(archive, groups)
         files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]
         index = f"{STEM}{spec.suffixes[0]}{INDEX_SUFFIX}"
+        # An index of no tensors would list no shard, and so hide the metadata.
+        written = [*files, index] if len(archive) else files
         given = Folder.at(place)
-        new = _new_folder(given, (*files, index)) if place.remote else _new_directory(given, durable)
+        new = _new_folder(given, written) if place.remote else _new_directory(given, durable)
         folder = stack.enter_context(new)
         done, total = 0, int(archive.index.nbytes.sum())
         for name, tensors in zip(files, groups, strict=True):
@@ -98,10 +103,11 @@ def split(
         names = list(archive.index.names)
         weight_map = {names[i]: file for file, tensors in zip(files, groups, strict=True) for i in tensors.tolist()}
         document = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        with open_target(folder.file(index), durable=durable) as file:
-            file.write([json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"])
-    written = [given.file(name).text for name in (*files, index)]
-    return written if place.remote else [Path(path) for path in written]
+        if index in written:
+            with open_target(folder.file(index), durable=durable) as file:
+                file.write([json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"])
+    paths = [given.file(name).text for name in written]
+    return paths if place.remote else [Path(path) for path in paths]
 
 
 @contextmanager
