@@ -99,7 +99,7 @@ def as_device(device: Any) -> torch.device:
     torch = _torch()
     try:
         found = torch.device("cpu" if device is None else device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         message = str(error).partition("\n")[0]
         raise InputError(f"{device!r} is not a device: {message}", rule="torch.device") from error
     try:
