@@ -59,21 +59,27 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
 
 def check_count(what: str, given: Any, count: int) -> None:
     """Checks that `given` is a sequence with an item for each row."""
-    if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
-        raise InputError(f"{what} must be a sequence, not {type(given).__name__}", rule=f"bson.{what}")
-    if len(given) != count:
-        raise InputError(f"{what} has {len(given)} items, the matrix has {count} rows", rule=f"bson.{what}")
+    try:
+        own, ndim = len(given), getattr(given, "ndim", 1)
+    except (TypeError, ValueError):  # no length; an array without dimensions; a released memoryview
+        own, ndim = 0, 0
+    if ndim != 1 or not hasattr(given, "__getitem__"):
+        kind = f"an array of {ndim} dimensions" if ndim else type(given).__name__
+        raise InputError(f"{what} must be a sequence, not {kind}", rule=f"bson.{what}")
+    if own != count:
+        raise InputError(f"{what} has {own} items, the matrix has {count} rows", rule=f"bson.{what}")
 
 
 def _uniform_ids(ids: Sequence[Any]) -> tuple[int | None, bytes]:
     """Returns the BSON type of all ids and their bytes, concatenated, if all have one type and size; else None."""
-    if is_masked_array(ids) or (not isinstance(ids, np.ndarray) and not all(type(value) is int for value in ids)):
+    as_array = ids.dtype.kind not in "OSTU" if isinstance(ids, np.ndarray) else all(type(value) is int for value in ids)
+    if is_masked_array(ids) or not as_array:
         encoded = [encode_value(value) for value in ids]
         alike = len({(kind, len(data)) for kind, data in encoded}) == 1
         return (encoded[0][0], b"".join(data for _, data in encoded)) if alike else (None, b"")
     numbers = np.asarray(ids)
     if numbers.dtype.kind not in "iu" or (numbers.size and int(numbers.max()) >= 1 << 63):
-        raise InputError(f"ids must be integers that fit in int64, found {numbers.dtype}", rule="bson.ids")
+        raise InputError(f"ids must be text, or integers that fit in int64, found {numbers.dtype}", rule="bson.ids")
     narrow = numbers.size == 0 or (int(numbers.min()) >= -(1 << 31) and int(numbers.max()) < 1 << 31)
     kind, width = (0x10, "<i4") if narrow else (0x12, "<i8")
     return kind, numbers.astype(width).tobytes()

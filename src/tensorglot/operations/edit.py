@@ -110,7 +110,10 @@ def edit(
             "a sharded checkpoint cannot be edited as a whole: edit one of its files", rule="edit.source"
         )
     removed = tuple(as_names(remove, "remove", "edit.remove"))
-    tensors = _Changes(replace or {}, tuple(as_names(drop, "drop", "edit.drop")), add or {})
+    replace, add = replace if replace is not None else {}, add if add is not None else {}
+    check_mapping(replace, "replace", "edit.replace")
+    check_mapping(add, "add", "edit.add")
+    tensors = _Changes(replace, tuple(as_names(drop, "drop", "edit.drop")), add)
     options = OpenOptions.of(format, verify="auto" if tensors else "never", limits=limits)
     with _open_to_edit(place, options) as (archive, expect):
         spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
@@ -200,8 +203,6 @@ class _Changes:
 
     def check(self, archive: Archive) -> None:
         """What is replaced or dropped is in the file, what is added is not; no tensor is changed twice."""
-        check_mapping(self.replace, "replace", "edit.replace")
-        check_mapping(self.add, "add", "edit.add")
         for name in (*self.replace, *self.add):
             check_name(name)
         for name in (*self.replace, *self.drop):

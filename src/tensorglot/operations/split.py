@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tensorglot.arguments import as_integer, check_flags
 from tensorglot.arrays import prefix_sums
-from tensorglot.containers.table import for_target
+from tensorglot.containers.table import Format, for_target
 from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.folder import Folder
 from tensorglot.io.place import Place, as_place
@@ -50,6 +50,7 @@ __all__ = ["merge", "split"]
 
 SHARD_NBYTES = 5_000_000_000
 STEM = "model"
+_FORMAT = Hint("pass format=", "pass --to FORMAT")
 _METADATA = Hint("pass metadata= to say what to write", "pass --metadata KEY=VALUE to say what to write")
 
 
@@ -81,9 +82,7 @@ def split(
         start_progress(progress, "splitting") as report,
         ExitStack() as stack,
     ):
-        if format is None and archive.format != MEMORY:
-            format = archive.format
-        spec, version = for_target(None, format)
+        spec, version = _format_of_source(archive) if format is None else for_target(None, format)
         groups = list(_groups(archive.index, shard_nbytes))
         _warn_of_ties(archive, groups)
         files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]
@@ -108,6 +107,16 @@ def split(
                 file.write([json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"])
     paths = [given.file(name).text for name in written]
     return paths if place.remote else [Path(path) for path in paths]
+
+
+def _format_of_source(archive: Archive) -> tuple[Format, str]:
+    if archive.format == MEMORY:
+        return for_target(None, None)
+    try:
+        return for_target(None, archive.format)
+    except InputError as error:
+        error.hint = _FORMAT
+        raise
 
 
 @contextmanager
@@ -221,7 +230,7 @@ def merge(
         if metadata is None:
             _refuse_conflicts(archives, conflicts)
         refuse_duplicates(archives, given, rule="merge.name")
-        index = join_archives(archives, "memory", said if metadata is None else metadata)
+        index = join_archives(archives, MEMORY, said if metadata is None else metadata)
         verifier = next((archive.verifier for archive in archives if archive.verifier is not None), None)
         joined = Archive(index, None, verifier=verifier)
         save_archive(target, joined, f"{spec.name}@{version}", options)
