@@ -24,6 +24,7 @@ from tensorglot.bson import (
     Vector,
     decode_document,
     decode_matrix,
+    encode_document,
     encode_documents,
     encode_matrix,
 )
@@ -99,6 +100,9 @@ class TestEncode:
             [Raw(7, bytes((i,)) * 12) for i in range(7)],
             [1, "x", None, True, 2.5, b"bytes", {"a": [1]}],
             [Int64(i) for i in range(7)],
+            np.array(list("abcdefg")),
+            np.array([1, "x", None, True, 2.5, b"bytes", 7], object),
+            np.arange(7) > 3,
         ],
     )
     def test_documents(self, key: str, ids: Any) -> None:
@@ -122,7 +126,9 @@ class TestEncode:
         [
             ("_id", None, "key"), ("_id.x", None, "key"), ("", None, "path"), ("a..b", None, "path"),
             ("a\0", None, "key"), ("v", [1], "ids"), ("v", range(8), "ids"), ("v", [object()] * 7, "value"),
-            ("v", np.zeros(7), "ids"), ("v", [2**63] * 7, "ids"),
+            ("v", np.zeros(7), "ids"), ("v", [2**63] * 7, "ids"), ("v", np.zeros((7, 2), int), "ids"),
+            ("v", np.array(7), "ids"), ("v", dict.fromkeys(range(7)), "ids"), ("v", np.zeros(7, "M8[ns]"), "ids"),
+            ("v", list(np.zeros(7, "M8[ns]")), "value"), ("v", list(np.zeros(7, "m8[ns]")), "value"),
         ],
     )  # fmt: skip
     def test_refused_documents(self, key: str, ids: Any, rule: str) -> None:
@@ -328,6 +334,22 @@ class TestOut:
         assert not out[7:].any()
         decode_matrix(split_documents(self.RAW) * 300, "v", np.empty((2100, 5), np.float32))
 
+    def test_without_vectors(self) -> None:
+        out = np.zeros((4, 5), np.float32)
+        raw = encode_document({"a": 1}) * 3
+        rows = decode_matrix(raw, "v", out, "nan")
+        assert (rows.base is out, rows.shape) == (True, (3, 5))
+        assert np.isnan(rows).all()
+        assert not out[3:].any()
+        for dtype in (np.float32, np.int8, np.bool_):
+            for given, on_missing in ((raw, "skip"), (b"", "error")):
+                out = np.ones((4, 5), dtype)
+                assert decode_matrix(given, "v", out, on_missing).shape == (0, 5)
+                assert out.all()
+        for wrong in (np.zeros((2, 5), np.float32), np.zeros((3, 5), np.int8), np.zeros(15, np.float32)):
+            with pytest.raises(InputError):
+                decode_matrix(raw, "v", wrong, "nan")
+
     @pytest.mark.parametrize(
         "out",
         [
@@ -517,6 +539,7 @@ class TestQuantize:
             (lambda m: vectors.quantize(m, ranges=(m[0, :5], m[0, :5])), "quantize.ranges"),
             (lambda m: vectors.quantize(m, ranges=(m.max(axis=0), m.min(axis=0))), "quantize.ranges"),
             (lambda m: vectors.quantize(m, to="packed_bit", ranges=(m[0], m[0])), "quantize.ranges"),
+            (lambda m: vectors.quantize(m, ranges=(m.min(axis=0), m[0] + np.inf)), "quantize.ranges"),
         ],
     )
     def test_refused(self, call: Any, rule: str) -> None:

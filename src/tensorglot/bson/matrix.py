@@ -6,7 +6,7 @@ takes batches from `sources`, and `assemble` collects them in one matrix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, Unpack, overload
 
 import numpy as np
@@ -16,6 +16,7 @@ from tensorglot.arguments import check_flags
 from tensorglot.arrays import is_masked_array
 from tensorglot.bson.assemble import MatrixOptions, OnMissing, Out, PackedBits, ReadOptions, assemble
 from tensorglot.bson.coerce import DType, coerce_vector
+from tensorglot.bson.columns import as_bson
 from tensorglot.bson.sources import batches, read_ids
 from tensorglot.errors import InputError
 from tensorglot.model.payload import as_bytes
@@ -53,22 +54,25 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
     parts = []
     for i, value in enumerate(ids):
         own = data[i * row.nbytes : (i + 1) * row.nbytes]
-        parts.append(_documents(own, 1, row, key, *encode_value(value)))
+        parts.append(_documents(own, 1, row, key, *encode_value(value, as_bson)))
     return b"".join(parts)
 
 
 def check_count(what: str, given: Any, count: int) -> None:
     """Checks that `given` is a sequence with an item for each row."""
-    if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
+    if not hasattr(given, "__len__") or not hasattr(given, "__getitem__") or isinstance(given, Mapping):
         raise InputError(f"{what} must be a sequence, not {type(given).__name__}", rule=f"bson.{what}")
+    if (rank := getattr(given, "ndim", 1)) != 1:
+        raise InputError(f"{what} must have one dimension, found {rank}", rule=f"bson.{what}")
     if len(given) != count:
         raise InputError(f"{what} has {len(given)} items, the matrix has {count} rows", rule=f"bson.{what}")
 
 
 def _uniform_ids(ids: Sequence[Any]) -> tuple[int | None, bytes]:
     """Returns the BSON type of all ids and their bytes, concatenated, if all have one type and size; else None."""
-    if is_masked_array(ids) or (not isinstance(ids, np.ndarray) and not all(type(value) is int for value in ids)):
-        encoded = [encode_value(value) for value in ids]
+    numeric = isinstance(ids, np.ndarray) and ids.dtype.kind not in "OSUTb" and not is_masked_array(ids)
+    if not numeric and not all(type(value) is int for value in ids):
+        encoded = [encode_value(value, as_bson) for value in ids]
         alike = len({(kind, len(data)) for kind, data in encoded}) == 1
         return (encoded[0][0], b"".join(data for _, data in encoded)) if alike else (None, b"")
     numbers = np.asarray(ids)

@@ -37,7 +37,8 @@ _DOUBLE = struct.Struct("<d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-DOUBLE, STRING, OBJECT_ID, BOOL, DATE, INT32, INT64, DECIMAL = 0x01, 0x02, 0x07, 0x08, 0x09, 0x10, 0x12, 0x13
+DOUBLE, STRING, OBJECT_ID, BOOL, DATE, REGEX = 0x01, 0x02, 0x07, 0x08, 0x09, 0x0B
+INT32, INT64, DECIMAL = 0x10, 0x12, 0x13
 _DECIMAL_DIGITS = 34
 
 
@@ -171,7 +172,7 @@ def _element(key: str, kind: int, value: bytes) -> bytes:
 
 def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth: int = 1) -> tuple[int, bytes]:
     """Encodes one value, also NumPy scalars and pymongo's ObjectId and Binary; returns its BSON type and bytes."""
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind not in "mM":  # nanoseconds would become plain integers
         value = value.item()
     if value is None:
         return NULL, b""
