@@ -136,6 +136,12 @@ class TestEncode:
             encode_documents(MATRICES["int8"], key, ids)
         assert caught.value.rule == f"bson.{rule}"
 
+    @pytest.mark.parametrize("ids", [None, [], (), np.array([]), np.array([], object)])
+    def test_no_documents(self, ids: Any) -> None:
+        assert encode_documents(MATRICES["int8"][:0], "v", ids) == b""
+        with pytest.raises(InputError):
+            encode_documents(MATRICES["int8"][:0], "", ids)
+
     def test_a_document_that_mongodb_would_not_store(self) -> None:
         with pytest.raises(UnsupportedError):
             encode_documents(np.zeros((1, 1 << 22), np.float32), "v")

@@ -45,9 +45,10 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
     data = as_bytes(found.data)
     if path_bytes(key)[0] == b"_id\0":
         raise InputError("key is '_id': a vector cannot be the _id of a document", rule="bson.key")
-    if ids is None:
+    if ids is not None:
+        check_count("ids", ids, count)
+    if ids is None or not count:
         return _documents(data, count, row, key, None, b"")
-    check_count("ids", ids, count)
     kind, joined = _uniform_ids(ids)
     if kind is not None:
         return _documents(data, count, row, key, kind, joined)
