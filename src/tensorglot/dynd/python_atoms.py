@@ -19,6 +19,7 @@ from tensorglot.dynd.link_columns import LinkArray
 from tensorglot.dynd.merkle import Link, links_at
 from tensorglot.dynd.temporal import count_of, counts_of_array, decimal_of_unscaled, python_objects, unscaled_of
 from tensorglot.errors import InputError
+from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Type, Void
 from tensorglot.model.types.temporal import Date, Decimal, Unit
 from tensorglot.wire.cid import BLAKE3, CID
@@ -36,10 +37,11 @@ def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
         return _numbers(type, items)
     if isinstance(type, Complex) and not atom.tail:
-        return _convert(type, _to_array(type, items), "biufc", atom.base)
+        return _convert(type, _widen(_to_array(type, items)), "biufc", atom.base)
     if isinstance(type, Complex) and type.part.dtype.numpy is not None:
-        parts = _convert(type, _to_array(type, items), "biufc", np.dtype(np.complex128))
+        parts = _convert(type, _widen(_to_array(type, items)), "biufc", np.dtype(np.complex128))
         return _narrow(type, parts.view(np.float64).reshape(-1, 2), atom.base)
+    items = _widen(items) if isinstance(items, np.ndarray) else items
     if isinstance(type, Date | Unit):
         if isinstance(items, np.ndarray) and items.dtype.kind in "mM":
             return counts_of_array(type, items, missing=atom.optional)
@@ -59,6 +61,7 @@ def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
     given = _to_array(type, items)
     if given.dtype == base:
         return given
+    given = _widen(given)
     if row.name == "bool":
         return _convert(type, given, "b", base)
     if row.kind == "integer":
@@ -66,7 +69,7 @@ def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
         if given.dtype.kind == "f" and not isinstance(items, np.ndarray):
             given = np.array(items, object)
         return _integers(type, given, base)
-    return _narrow(type, _convert(type, given, "biufVO", np.dtype(np.float64)), base)
+    return _narrow(type, _convert(type, given, "biufO", np.dtype(np.float64)), base)
 
 
 def _to_array(type: Type, items: Items) -> NDArray[Any]:
@@ -80,6 +83,14 @@ def _to_array(type: Type, items: Items) -> NDArray[Any]:
     return given
 
 
+def _widen(given: NDArray[Any]) -> NDArray[Any]:
+    """Numbers of ml_dtypes, most of which have the kind "V", as int64 or float64; other arrays as they are."""
+    if given.dtype.kind != "V" or given.dtype.type is np.void:
+        return given
+    with np.errstate(invalid="ignore"):  # converting a signaling NaN raises the flag
+        return given.astype(np.int64 if dtype_of(given.dtype).kind == "integer" else np.float64)
+
+
 def _convert(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> NDArray[Any]:
     if given.dtype.kind not in kinds or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
         raise refuse(type, given.tolist())
@@ -91,8 +102,6 @@ def _convert(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> 
 
 
 def _integers(type: Scalar, given: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
-    if given.dtype.kind == "V":
-        given = _convert(type, given, "V", np.dtype(np.int64))
     if given.dtype.kind not in "biuO" or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
         raise refuse(type, given.tolist()[0])
     _check_range(type, int(given.min()))
@@ -168,10 +177,7 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
     """A list of Python objects, one for each row of an array."""
     type = atom.type
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
-        if array.dtype.kind == "V":  # ml_dtypes
-            with np.errstate(invalid="ignore"):  # converting a signaling NaN raises the flag
-                array = array.astype(np.int64 if type.dtype.kind == "integer" else np.float64)
-        return array.tolist()
+        return _widen(array).tolist()
     if isinstance(type, Complex) and not atom.tail:
         return array.tolist()
     if isinstance(type, Complex) and type.part.dtype.numpy is not None:
