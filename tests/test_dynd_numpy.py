@@ -342,3 +342,23 @@ def test_what_a_mask_hides_is_not_checked(type: str) -> None:
     assert dynd.array(np.ma.array(values, mask=[False, True]), type).tolist() == [first, None]
     with pytest.raises(InputError):
         dynd.array(np.ma.array(values, mask=[True, False]), type)
+
+
+@pytest.mark.parametrize("part", ["float16", "float32"])
+def test_complex_numbers_out_of_range_are_refused(part: str) -> None:
+    for given in ([1e300], [1e300j], np.array([1.0, 1e300j]), np.array([1e300])):
+        with pytest.raises(InputError) as caught:
+            dynd.array(given, f"var * complex[{part}]")
+        assert caught.value.rule == "dynd.range"
+    kept = [complex("inf"), complex(-0.0, -0.0), 1.5 - 2j]
+    assert repr(dynd.array(kept, f"var * complex[{part}]").tolist()) == repr(kept)
+    assert dynd.array([2**70], "var * complex[float64]").tolist() == [2**70]
+
+
+@pytest.mark.parametrize("type", ["int128", "uint128", "decimal[9, 2]", "?int128", "int64", "float64", "date"])
+@pytest.mark.parametrize("unit", ["s", "ns"])
+def test_durations_are_no_numbers(type: str, unit: str) -> None:
+    value = np.timedelta64(5, unit)
+    for given, dims in ((value, ""), ([value], "1 * "), (np.array([value]), "var * ")):
+        with pytest.raises(InputError):
+            dynd.array(given, dims + type)

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 from tensorglot.dynd.atoms import Atom, integers, refuse
 from tensorglot.dynd.link_columns import LinkArray
 from tensorglot.dynd.merkle import Link, links_at
-from tensorglot.dynd.temporal import count_of, counts_of_array, decimal_of_unscaled, python_objects, unscaled_of
+from tensorglot.dynd.temporal import (
+    count_of,
+    counts_of_array,
+    decimal_of_unscaled,
+    is_integer,
+    python_objects,
+    unscaled_of,
+)
 from tensorglot.errors import InputError
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Type, Void
@@ -36,11 +43,8 @@ def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
     type = atom.type
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
         return _numbers(type, items)
-    if isinstance(type, Complex) and not atom.tail:
-        return _convert(type, _widen(_to_array(type, items)), "biufc", atom.base)
     if isinstance(type, Complex) and type.part.dtype.numpy is not None:
-        parts = _convert(type, _widen(_to_array(type, items)), "biufc", np.dtype(np.complex128))
-        return _narrow(type, parts.view(np.float64).reshape(-1, 2), atom.base)
+        return _complexes(atom, type.part, _to_array(type, items))
     items = _widen(items) if isinstance(items, np.ndarray) else items
     if isinstance(type, Date | Unit):
         if isinstance(items, np.ndarray) and items.dtype.kind in "mM":
@@ -70,6 +74,14 @@ def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
             given = np.array(items, object)
         return _integers(type, given, base)
     return _narrow(type, _convert(type, given, "biufO", np.dtype(np.float64)), base)
+
+
+def _complexes(atom: Atom, part: Scalar, given: NDArray[Any]) -> NDArray[Any]:
+    if not atom.tail and given.dtype == atom.base:
+        return given
+    whole = _convert(atom.type, _widen(given), "biufcO", np.dtype(np.complex128))
+    parts = _narrow(atom.type, whole.view(np.float64).reshape(-1, 2), part.dtype.require_numpy().newbyteorder("<"))
+    return parts if atom.tail else parts.view(atom.base).reshape(-1)
 
 
 def _to_array(type: Type, items: Items) -> NDArray[Any]:
@@ -138,7 +150,7 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
         return unscaled_of(type, item).to_bytes(nbytes, "little", signed=True)
     if isinstance(type, FixedString) and isinstance(item, str):
         return _fixed_text(type, item)
-    if isinstance(type, Scalar) and type.dtype.name != "float128" and isinstance(item, int | np.integer):
+    if isinstance(type, Scalar) and type.dtype.name != "float128" and is_integer(item):
         _check_range(type, int(item))
         return int(item).to_bytes(nbytes, "little", signed=type.dtype.signed)
     carried = isinstance(type, FixedBytes | Complex) or (isinstance(type, Scalar) and type.dtype.name == "float128")
