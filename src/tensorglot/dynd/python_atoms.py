@@ -150,7 +150,7 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
         return unscaled_of(type, item).to_bytes(nbytes, "little", signed=True)
     if isinstance(type, FixedString) and isinstance(item, str):
         return _fixed_text(type, item)
-    if isinstance(type, Scalar) and type.dtype.name != "float128" and is_integer(item):
+    if isinstance(type, Scalar) and type.dtype.name != "float128" and (is_integer(item) or isinstance(item, np.bool_)):
         _check_range(type, int(item))
         return int(item).to_bytes(nbytes, "little", signed=type.dtype.signed)
     carried = isinstance(type, FixedBytes | Complex) or (isinstance(type, Scalar) and type.dtype.name == "float128")
