@@ -308,3 +308,23 @@ def test_what_a_null_hides_is_not_checked(type):
 def test_nulls_and_values_without_a_place_are_refused(given, type):
     with pytest.raises(InputError):
         dynd.array(given, type)
+
+
+def test_what_an_awkward_array_does_not_refer_to_is_not_checked():
+    lists = ak.Array([[1, 2], [1000], [3]])
+    masked = ak.mask(ak.Array([1, 1000, 3]), [True, False, True])
+    records = ak.mask(ak.Array([{"a": 1}, {"a": 1000}]), [True, False])
+    for given, type in (
+        (lists[::2], "2 * var * int8"),
+        (lists[[2, 0]], "var * var * int8"),
+        (masked, "3 * ?int8"),
+        (records, "2 * ?{a: int8}"),
+        (ak.Array([[0.5], [1e300]])[:1], "1 * var * float16"),
+    ):
+        assert dynd.array(given, type).tolist() == given.to_list()
+    with pytest.raises(InputError):
+        dynd.array(lists, "3 * var * int8")
+    for given, type in ((ak.Array([0]), "1 * void"), (ak.Array([None, 1]), "2 * ?void"), (ak.Array([[0]]), "1 * 1 * void")):
+        with pytest.raises(InputError):
+            dynd.array(given, type)
+    assert dynd.array(ak.Array([[None], [None]]), "2 * 1 * void").tolist() == [[None], [None]]
