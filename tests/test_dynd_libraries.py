@@ -324,7 +324,11 @@ def test_what_an_awkward_array_does_not_refer_to_is_not_checked():
         assert dynd.array(given, type).tolist() == given.to_list()
     with pytest.raises(InputError):
         dynd.array(lists, "3 * var * int8")
-    for given, type in ((ak.Array([0]), "1 * void"), (ak.Array([None, 1]), "2 * ?void"), (ak.Array([[0]]), "1 * 1 * void")):
+    for given, type in (
+        (ak.Array([0]), "1 * void"),
+        (ak.Array([None, 1]), "2 * ?void"),
+        (ak.Array([[0]]), "1 * 1 * void"),
+    ):
         with pytest.raises(InputError):
             dynd.array(given, type)
     assert dynd.array(ak.Array([[None], [None]]), "2 * 1 * void").tolist() == [[None], [None]]

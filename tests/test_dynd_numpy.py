@@ -311,7 +311,9 @@ def test_bytes_in_a_ragged_dimension_keep_their_nuls() -> None:
         dynd.array(np.array([b"\xe9"]), "1 * fixed_string[2]")
 
 
-@pytest.mark.parametrize("type", ["2 * int32", "var * ?int64", "2 * int4", "2 * uint128", "2 * date", "2 * decimal[9, 0]"])
+@pytest.mark.parametrize(
+    "type", ["2 * int32", "var * ?int64", "2 * int4", "2 * uint128", "2 * date", "2 * decimal[9, 0]"]
+)
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float4_e2m1fn, np.float32])
 def test_floats_are_no_integers(type: str, dtype: Any) -> None:
     floats = np.array([1.5, 1.0]).astype(dtype)

@@ -173,4 +173,6 @@ def _decode(type: FixedString, item: bytes) -> str:
     try:
         return item.decode()
     except UnicodeDecodeError as error:
-        raise InputError(f"{reprlib.repr(item)} is not valid UTF-8, and cannot become {type}", rule="dynd.utf8") from error
+        raise InputError(
+            f"{reprlib.repr(item)} is not valid UTF-8, and cannot become {type}", rule="dynd.utf8"
+        ) from error
