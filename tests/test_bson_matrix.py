@@ -348,9 +348,9 @@ class TestOut:
         assert np.isnan(rows).all()
         assert not out[3:].any()
         for dtype in (np.float32, np.int8, np.bool_):
-            for given, on_missing in ((raw, "skip"), (b"", "error")):
+            for source, on_missing in ((raw, "skip"), (b"", "error")):
                 out = np.ones((4, 5), dtype)
-                assert decode_matrix(given, "v", out, on_missing).shape == (0, 5)
+                assert decode_matrix(source, "v", out, on_missing).shape == (0, 5)
                 assert out.all()
         for wrong in (np.zeros((2, 5), np.float32), np.zeros((3, 5), np.int8), np.zeros(15, np.float32)):
             with pytest.raises(InputError):

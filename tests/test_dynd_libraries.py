@@ -314,21 +314,21 @@ def test_what_an_awkward_array_does_not_refer_to_is_not_checked():
     lists = ak.Array([[1, 2], [1000], [3]])
     masked = ak.mask(ak.Array([1, 1000, 3]), [True, False, True])
     records = ak.mask(ak.Array([{"a": 1}, {"a": 1000}]), [True, False])
-    for given, type in (
+    for array, type in (
         (lists[::2], "2 * var * int8"),
         (lists[[2, 0]], "var * var * int8"),
         (masked, "3 * ?int8"),
         (records, "2 * ?{a: int8}"),
         (ak.Array([[0.5], [1e300]])[:1], "1 * var * float16"),
     ):
-        assert dynd.array(given, type).tolist() == given.to_list()
+        assert dynd.array(array, type).tolist() == array.to_list()
     with pytest.raises(InputError):
         dynd.array(lists, "3 * var * int8")
-    for given, type in (
+    for array, type in (
         (ak.Array([0]), "1 * void"),
         (ak.Array([None, 1]), "2 * ?void"),
         (ak.Array([[0]]), "1 * 1 * void"),
     ):
         with pytest.raises(InputError):
-            dynd.array(given, type)
+            dynd.array(array, type)
     assert dynd.array(ak.Array([[None], [None]]), "2 * 1 * void").tolist() == [[None], [None]]

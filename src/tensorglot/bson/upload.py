@@ -194,7 +194,7 @@ class _Batch:
         rows = zip(*(elements for _, elements in self._set_elements()), strict=True)
         updates = [
             UpdateOne(
-                # $eq, because an id may come from a file: a query takes {"$gt": …} and a regular expression as operators.
+                # $eq: an id may come from a file, and a query takes {"$gt": …} and regular expressions as operators.
                 self.raw_document(encode_document({"_id": {"$eq": self.ids.raw(i)}})),
                 {"$set": self.raw_document(document_of(b"".join(fields)))},
             )
