@@ -26,6 +26,7 @@ from tensorglot.bson import (
     Vector,
     decode_document,
     decode_matrix,
+    encode_document,
     encode_documents,
     encode_matrix,
 )
@@ -103,6 +104,7 @@ class TestEncode:
             [Int64(i) for i in range(7)],
             np.array(["a", "bb", "", "d", "e", "f", "g"]),
             np.array([1, "x", None, True, 2.5, b"bytes", {"a": [1]}], object),
+            np.arange(7) > 3,
         ],
     )
     def test_documents(self, key: str, ids: Any) -> None:
@@ -127,7 +129,8 @@ class TestEncode:
             ("_id", None, "key"), ("_id.x", None, "key"), ("", None, "path"), ("a..b", None, "path"),
             ("a\0", None, "key"), ("v", [1], "ids"), ("v", range(8), "ids"), ("v", [object()] * 7, "value"),
             ("v", np.zeros(7), "ids"), ("v", [2**63] * 7, "ids"), ("v", np.zeros((7, 2), int), "ids"),
-            ("v", np.array(7), "ids"), ("v", [np.datetime64(i, "ns") for i in range(7)], "value"),
+            ("v", np.array(7), "ids"), ("v", dict.fromkeys(range(7)), "ids"), ("v", np.zeros(7, "M8[ns]"), "ids"),
+            ("v", [np.datetime64(i, "ns") for i in range(7)], "value"),
             ("v", [np.timedelta64(i, "ns") for i in range(7)], "value"),
         ],
     )  # fmt: skip
@@ -135,6 +138,12 @@ class TestEncode:
         with pytest.raises(InputError) as caught:
             encode_documents(MATRICES["int8"], key, ids)
         assert caught.value.rule == f"bson.{rule}"
+
+    @pytest.mark.parametrize("ids", [None, [], (), np.array([]), np.array([], object)])
+    def test_no_documents(self, ids: Any) -> None:
+        assert encode_documents(MATRICES["int8"][:0], "v", ids) == b""
+        with pytest.raises(InputError):
+            encode_documents(MATRICES["int8"][:0], "", ids)
 
     def test_a_document_that_mongodb_would_not_store(self) -> None:
         with pytest.raises(UnsupportedError):
@@ -333,6 +342,22 @@ class TestOut:
         assert np.array_equal(out[:7], MATRICES["float32"])
         assert not out[7:].any()
         decode_matrix(split_documents(self.RAW) * 300, "v", np.empty((2100, 5), np.float32))
+
+    def test_without_vectors(self) -> None:
+        out = np.zeros((4, 5), np.float32)
+        raw = encode_document({"a": 1}) * 3
+        rows = decode_matrix(raw, "v", out, "nan")
+        assert (rows.base is out, rows.shape) == (True, (3, 5))
+        assert np.isnan(rows).all()
+        assert not out[3:].any()
+        for dtype in (np.float32, np.int8, np.bool_):
+            for source, on_missing in ((raw, "skip"), (b"", "error")):
+                out = np.ones((4, 5), dtype)
+                assert decode_matrix(source, "v", out, on_missing).shape == (0, 5)
+                assert out.all()
+        for wrong in (np.zeros((2, 5), np.float32), np.zeros((3, 5), np.int8), np.zeros(15, np.float32)):
+            with pytest.raises(InputError):
+                decode_matrix(raw, "v", wrong, "nan")
 
     @pytest.mark.parametrize(
         "out",
@@ -538,6 +563,7 @@ class TestQuantize:
             (lambda m: vectors.quantize(m, ranges=(m[0, :5], m[0, :5])), "quantize.ranges"),
             (lambda m: vectors.quantize(m, ranges=(m.max(axis=0), m.min(axis=0))), "quantize.ranges"),
             (lambda m: vectors.quantize(m, to="packed_bit", ranges=(m[0], m[0])), "quantize.ranges"),
+            (lambda m: vectors.quantize(m, ranges=(m.min(axis=0), m[0] + np.inf)), "quantize.ranges"),
         ],
     )
     def test_refused(self, call: Any, rule: str) -> None:

@@ -6,7 +6,7 @@ takes batches from `sources`, and `assemble` collects them in one matrix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, Unpack, overload
 
 import numpy as np
@@ -16,6 +16,7 @@ from tensorglot.arguments import check_flags
 from tensorglot.arrays import is_masked_array
 from tensorglot.bson.assemble import MatrixOptions, OnMissing, Out, PackedBits, ReadOptions, assemble
 from tensorglot.bson.coerce import DType, coerce_vector
+from tensorglot.bson.columns import as_bson
 from tensorglot.bson.sources import batches, read_ids
 from tensorglot.errors import InputError
 from tensorglot.model.payload import as_bytes
@@ -44,16 +45,17 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
     data = as_bytes(found.data)
     if path_bytes(key)[0] == b"_id\0":
         raise InputError("key is '_id': a vector cannot be the _id of a document", rule="bson.key")
-    if ids is None:
+    if ids is not None:
+        check_count("ids", ids, count)
+    if ids is None or not count:
         return _documents(data, count, row, key, None, b"")
-    check_count("ids", ids, count)
     kind, joined = _uniform_ids(ids)
     if kind is not None:
         return _documents(data, count, row, key, kind, joined)
     parts = []
     for i, value in enumerate(ids):
         own = data[i * row.nbytes : (i + 1) * row.nbytes]
-        parts.append(_documents(own, 1, row, key, *encode_value(value)))
+        parts.append(_documents(own, 1, row, key, *encode_value(value, as_bson)))
     return b"".join(parts)
 
 
@@ -63,7 +65,7 @@ def check_count(what: str, given: Any, count: int) -> None:
         own, ndim = len(given), getattr(given, "ndim", 1)
     except (TypeError, ValueError):  # no length; an array without dimensions; a released memoryview
         own, ndim = 0, 0
-    if ndim != 1 or not hasattr(given, "__getitem__"):
+    if ndim != 1 or not hasattr(given, "__getitem__") or isinstance(given, Mapping):
         kind = f"an array of {ndim} dimensions" if ndim else type(given).__name__
         raise InputError(f"{what} must be a sequence, not {kind}", rule=f"bson.{what}")
     if own != count:
@@ -72,9 +74,9 @@ def check_count(what: str, given: Any, count: int) -> None:
 
 def _uniform_ids(ids: Sequence[Any]) -> tuple[int | None, bytes]:
     """Returns the BSON type of all ids and their bytes, concatenated, if all have one type and size; else None."""
-    as_array = ids.dtype.kind not in "OSTU" if isinstance(ids, np.ndarray) else all(type(value) is int for value in ids)
-    if is_masked_array(ids) or not as_array:
-        encoded = [encode_value(value) for value in ids]
+    numeric = isinstance(ids, np.ndarray) and ids.dtype.kind not in "OSUTb" and not is_masked_array(ids)
+    if not numeric and not all(type(value) is int for value in ids):
+        encoded = [encode_value(value, as_bson) for value in ids]
         alike = len({(kind, len(data)) for kind, data in encoded}) == 1
         return (encoded[0][0], b"".join(data for _, data in encoded)) if alike else (None, b"")
     numbers = np.asarray(ids)
