@@ -110,7 +110,7 @@ class Commands(click.Group):
                 code: int | None = self.invoke(context)
                 return code
 
-        finish(run, as_json="--json" in given)
+        finish(run, given)
 
 
 def _version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:
