@@ -78,6 +78,7 @@ def split(
     place = as_place(target)
     with (
         as_archive(source, OpenOptions.of(limits=limits)) as archive,
+        add_path_to_errors(source if isinstance(source, Place) else None),
         start_progress(progress, "splitting") as report,
         ExitStack() as stack,
     ):
