@@ -54,3 +54,8 @@ def test_the_first_line_of_each_help_is_that_of_the_table() -> None:
         command = commands.get_command(context, name)
         assert command is not None
         assert (command.help or "").splitlines()[0] == help
+
+
+def test_no_sentence_of_the_help_is_cut() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if not line.startswith("Usage: ")]
+    assert [line for line in lines if line.endswith("...")] == []

@@ -15,6 +15,7 @@ the table below.
 
     complete    shell completion of names, refs, formats and types
     exits       errors to exit codes
+    group       commands of a command
     options     arguments that several commands share
     terminal    tables, colours, bars
 """
