@@ -311,6 +311,13 @@ def test_shards_in_info(folder: Path) -> None:
     assert f"{len(sizes)} of " in run("info", "shards").stdout
 
 
+def test_info_of_a_directory_names_the_file_in_it(folder: Path) -> None:
+    assert run("info", ".").stdout.splitlines()[0].split() == ["file", "model.safetensors"]
+    assert run("info", str(folder)).stdout.splitlines()[0].split() == ["file", str(folder / "model.safetensors")]
+    tg.split("model.safetensors", "shards", shard_nbytes=200)
+    assert run("info", "shards").stdout.splitlines()[0].split() == ["file", "shards"]
+
+
 def test_statistics(folder: Path) -> None:
     (row,) = tg.stats("model.bt", ["lm_head.weight"])
     values = TENSORS["lm_head.weight"].astype(np.float64).reshape(-1)
