@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -31,6 +32,7 @@ __all__ = [
     "informative",
     "message",
     "name_text",
+    "natural_order",
     "one_line",
     "print_fields",
     "print_json",
@@ -51,6 +53,8 @@ WIDE = 40
 WRAPPED_LINES = 8
 """A value that would take more lines is elided."""
 
+_NUMBER = re.compile("([0-9]+)")
+
 escape_whole = partial(escape, longest=sys.maxsize)
 """A text that is safe to print, and not shortened."""
 
@@ -58,6 +62,13 @@ escape_whole = partial(escape, longest=sys.maxsize)
 def name_text(name: str) -> str:
     """The name of a tensor in a table. An empty name is shown as '', as in errors."""
     return escape_whole(name) or "''"
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """A key to sort names by: numbers in them count as numbers, so that `layers.2` is before `layers.10`."""
+    digits = _NUMBER.split(name)
+    digits[1::2] = [number.lstrip("0") for number in digits[1::2]]
+    return [(len(part) if i % 2 else 0, part) for i, part in enumerate(digits)]
 
 
 @dataclass(frozen=True, slots=True)

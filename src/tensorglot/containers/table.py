@@ -500,6 +500,7 @@ def named(text: str) -> tuple[Format, str | None]:
 def for_target(target: object, format: str | None) -> tuple[Format, str]:
     """The spec and version to write: as named, or by the suffix of the target, if that is a path."""
     path = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else ""
+    named_in_errors = None if "://" in path else path or None  # a URL may have credentials
     if format is not None:
         spec, version = named(format)
     else:
@@ -508,7 +509,7 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
         if not found:
             read = next((spec.name for spec in TABLE if suffix in spec.suffixes), None)
             if read is not None:
-                raise _not_written(read)
+                raise _not_written(read, named_in_errors)
             known = ", ".join(s for spec in TABLE if spec.writes for s in spec.suffixes)
             hint = Hint("pass format=", "pass --to FORMAT")
             if suffix:
@@ -517,18 +518,18 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
                 what = "the target has no suffix that names a format"
             else:
                 raise InputError(f"pass format= (known: {_written_names()})", rule="format.suffix")
-            raise InputError(f"{what} (known: {known})", rule="format.suffix", hint=hint, path=path or None)
+            raise InputError(f"{what} (known: {known})", rule="format.suffix", hint=hint, path=named_in_errors)
         spec, version = found[0], None
     chosen = version or (spec.writes[0] if spec.writes else "")
     if chosen not in spec.writes:
         versions = ", ".join(f"{spec.name}@{version}" for version in spec.writes)
-        raise _not_written(f"{spec.name}@{chosen}", versions) if versions else _not_written(spec.name)
+        raise _not_written(f"{spec.name}@{chosen}" if versions else spec.name, named_in_errors, versions)
     return spec, chosen
 
 
-def _not_written(format: str, written: str = "") -> InputError:
+def _not_written(format: str, path: str | None = None, written: str = "") -> InputError:
     what = f"{format} can be read, not written (written: {written or _written_names()})"
-    return InputError(what, rule="format.write")
+    return InputError(what, rule="format.write", path=path)
 
 
 def _written_names() -> str:

@@ -64,7 +64,9 @@ class Verifier(Protocol):
         """The check for the payload of a row; None if there is nothing to compare."""
         ...
 
-    def compare(self, index: Index, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]) -> None:
+    def compare(
+        self, index: Index, source: Source | None, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]
+    ) -> None:
         """Compares the checksums of raw rows with their concatenated bytes; row i ends at stops[i].
 
         Does not remember that they passed.
@@ -295,7 +297,7 @@ class Archive(Mapping[str, Tensor]):
         if found < len(rows):
             return None
         if self.verifier is not None and index.checksums is not None:
-            self.verifier.compare(index, rows, joined.data, stops)
+            self.verifier.compare(index, self.source, rows, joined.data, stops)
         return joined.data
 
     def _is_special(self, rows: NDArray[np.int64]) -> bool:

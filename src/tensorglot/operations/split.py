@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 from tensorglot.arguments import as_integer, check_flags
 from tensorglot.arrays import prefix_sums
 from tensorglot.containers.table import Format, for_target
-from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
+from tensorglot.errors import Hint, InputError, LossWarning, TensorglotError, UnsupportedError, escape
 from tensorglot.io.folder import Folder
+from tensorglot.io.local import add_path_to_errors
 from tensorglot.io.place import Place, as_place
 from tensorglot.io.sink import Writable, name_in_errors, sync_folder, temporary_name
 from tensorglot.io.target import open_target
@@ -79,6 +80,7 @@ def split(
     place = as_place(target)
     with (
         as_archive(source, OpenOptions.of(limits=limits)) as archive,
+        add_path_to_errors(source if isinstance(source, Place) else None),
         start_progress(progress, "splitting") as report,
         ExitStack() as stack,
     ):
@@ -131,13 +133,29 @@ def _new_directory(given: Folder, durable: bool) -> Iterator[Folder]:
             temporary.mkdir()
         mode = temporary.stat().st_mode  # after the umask, for the finished directory
         temporary.chmod(0o700)
-        yield Folder(Place.at(str(temporary)))
+        with _name_files_in(given, temporary):
+            yield Folder(Place.at(str(temporary)))
         temporary.chmod(mode)
         _rename(temporary, directory)
         if durable:
             sync_folder(directory.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _name_files_in(given: Folder, temporary: Path) -> Iterator[None]:
+    """Makes errors name the files of the directory that the caller knows, not those of the temporary one."""
+    try:
+        yield
+    except TensorglotError as error:
+        if error.path is not None and Path(error.path).parent == temporary:
+            error.path = given.file(Path(error.path).name).text
+        raise
+    except OSError as error:
+        if error.filename is not None and Path(os.fsdecode(error.filename)).parent == temporary:
+            error.filename = given.file(Path(os.fsdecode(error.filename)).name).text
+        raise
 
 
 @contextmanager
@@ -223,7 +241,8 @@ def merge(
     opening = OpenOptions.of(limits=limits)
     options = SaveOptions.of(compression, level, checksum, durable, progress)
     target, *given = locate_each(storage_options, target, *_as_sources(sources))
-    spec, version = for_target(target, format)
+    with add_path_to_errors(target if isinstance(target, Place) else None):
+        spec, version = for_target(target, format)
     with ExitStack() as stack:
         archives = [stack.enter_context(as_archive(source, opening)) for source in given]
         said, conflicts = common_metadata(archives)
