@@ -36,6 +36,7 @@ __all__ = [
     "fixed_nbytes",
     "parse_data_type",
     "plan_of",
+    "sizes_of",
     "void_error",
 ]
 
@@ -169,8 +170,25 @@ def fixed_nbytes(type: Type) -> int | None:
     """The serialized size of a value, if all values of the type have the same; elements have a byte or more."""
     block = ty.dense_parts(type)
     if block is None:
-        return plan_of(type).root.nbytes
+        return sizes_of(type).nbytes
     return max(1, block[0].bits // 8) * math.prod(block[1])
+
+
+def sizes_of(type: Type) -> Node:
+    """The root of a plan, for its sizes alone: what is one object in the type is one node, without a place."""
+    if ty.symbolic(type):
+        raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
+    known: dict[int, Node] = {}
+    stack = [type]
+    while stack:
+        children = _inside(stack[-1])
+        missing = {id(child): child for child in children if id(child) not in known}
+        if missing:
+            stack.extend(missing.values())
+        else:
+            inner = stack.pop()
+            known[id(inner)] = _node(inner, [known[id(child)] for child in children])
+    return known[id(type)]
 
 
 def _inside(type: Type) -> tuple[Type, ...]:

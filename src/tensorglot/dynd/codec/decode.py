@@ -11,6 +11,7 @@ the faulty one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,9 +21,9 @@ from tensorglot.dynd.codec.check import Fault, first_fault
 from tensorglot.dynd.codec.growable import GrowableBuffer
 from tensorglot.dynd.codec.inputs import Input, Memory
 from tensorglot.dynd.codec.packing import unpack_columns
-from tensorglot.dynd.codec.program import decoding
+from tensorglot.dynd.codec.program import EDGE_ROW, Program, decoding, skipping
 from tensorglot.dynd.match import check_holds
-from tensorglot.dynd.schema import Kind, Plan, plan_of, void_error
+from tensorglot.dynd.schema import HUGE, Kind, Plan, plan_of, sizes_of, void_error
 from tensorglot.dynd.value import Column, Value, lists_of
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.kernels import varint_decode
@@ -110,12 +111,14 @@ def _leading_type(source: Input, limits: Limits) -> Type:
     return _parse(value.array(value.plan.nodes[1]).tobytes().decode("ascii"), limits)
 
 
-def skip(source: Input, type: Type, limits: Limits) -> None:
-    """Skips a value, in bounded memory and without checking its bytes."""
-    plan = plan_of(type)
-    if plan.root.charge > limits.void_count:
+def skip(source: Input, types: Sequence[Type], limits: Limits) -> list[int]:
+    """Skips values, in bounded memory and without checking their bytes; returns the offset of the end of each."""
+    known = {id(type): sizes_of(type) for type in {id(type): type for type in types}.values()}
+    if any(node.charge > limits.void_count for node in known.values()):
         raise void_error(limits)
-    _Skipper(source, plan, limits, 0).run()
+    skipper = _Skipper(source, skipping([known[id(type)] for type in types]), limits, len(types))
+    skipper.run()
+    return skipper.ends
 
 
 class _Reader:
@@ -124,19 +127,21 @@ class _Reader:
     def __init__(
         self, source: Input, plan: Plan, limits: Limits, depth: int, stop: tuple[int, int] | None = None
     ) -> None:
-        self.source, self.plan, self.limits, self.depth, self.stop = source, plan, limits, depth, stop
-        self.program = decoding(plan)
+        self.plan, self.stop = plan, stop
+        self.prepare(source, decoding(plan), limits, depth, limits.void_count - plan.root.charge)
+
+    def prepare(self, source: Input, program: Program, limits: Limits, depth: int, charges: int) -> None:
+        self.source, self.program, self.limits, self.depth = source, program, limits, depth
         self.boxes: dict[int, list[Value]] = {}
         self.rooms: dict[int, GrowableBuffer] = {}
-        columns = [varint_decode.Column()] * (2 * len(self.program.ops))
-        for op in self.program.ops:
+        columns = [varint_decode.Column()] * (2 * len(program.ops))
+        for op in program.ops:
             if op.code in _DTYPES:
                 room = self.rooms[op.column] = GrowableBuffer(_DTYPES[op.code], int(op.code == kernel.LIST))
                 columns[op.column] = room.column
             elif op.code == kernel.BOX:
                 self.boxes[op.column] = []
-        charges = limits.void_count - plan.root.charge
-        self.kernel = varint_decode.Decoder(self.program.to_decode, columns, self.program.depth, charges)
+        self.kernel = varint_decode.Decoder(program.to_decode, columns, program.depth, charges)
         self.begin = source.base + source.at
 
     def value(self) -> Value:
@@ -229,14 +234,25 @@ class _Reader:
 
 
 class _Skipper(_Reader):
-    """Walks a value without keeping it: a column that is full is overwritten from the beginning."""
+    """Walks values without keeping them: a column that is full is overwritten from the beginning."""
+
+    def __init__(self, source: Input, program: Program, limits: Limits, count: int) -> None:
+        self.ends: list[int] = []
+        self.prepare(source, program, limits, 0, min(count * limits.void_count, HUGE))
 
     def grow(self, column: int, need: int) -> bool:
         room = self.rooms[column]
-        if len(room.memory) < STEP:
-            room.grow(STEP)
+        if len(room.memory) < STEP:  # by steps: thousands of columns may have an element each
+            room.grow(min(STEP, max(LEAST_ROOM, 4 * len(room.memory))))
         room.lend(min(room.column.filled(), 1))  # keep one: a list adds its size to the offset before it
         return True
+
+    def box(self, column: int) -> None:
+        if column == 2 * EDGE_ROW:
+            self.ends.append(self.source.base + self.source.at)
+        else:
+            super().box(column)
+            self.boxes[column].clear()
 
 
 def _place(fault: Fault, source: Input, start: int, plan: Plan, limits: Limits, depth: int) -> int | None:
