@@ -86,6 +86,7 @@ def index_of(fields: Sequence[Field], spans: Spans) -> Index:
         [(end - start,) if block is None else block[1] for block, (start, end) in zip(blocks, spans, strict=True)]
     )
     nested = {i: field for i, ((_, field), block) in enumerate(zip(fields, blocks, strict=True)) if block is None}
+    layouts = {key: Layout(NESTED, field) for key, field in {id(field): field for field in nested.values()}.items()}
     narrow = {
         i: UnpackedSubByte(block[0], math.prod(block[1]))
         for i, block in enumerate(blocks)
@@ -100,7 +101,7 @@ def index_of(fields: Sequence[Field], spans: Spans) -> Index:
         begins=np.array([start for start, _ in spans], np.int64),
         ends=np.array([end for _, end in spans], np.int64),
         part_names=["data" if block is not None else SERIALIZED for block in blocks],
-        layouts={i: Layout(NESTED, field) for i, field in nested.items()},
+        layouts={i: layouts[id(field)] for i, field in nested.items()},
         attributes={i: {TYPE_ATTRIBUTE: str(field)} for i, field in nested.items()},
         codecs=narrow,
         decoded_nbytes={i: codec.dtype.nbytes(codec.count) for i, codec in narrow.items()},

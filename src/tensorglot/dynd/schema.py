@@ -12,6 +12,7 @@ A plan is made once for each type. Knows types and sizes; knows no values and no
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -45,6 +46,8 @@ HUGE = 1 << 62
 OBJECTS_PER_BYTE = 64
 """Values without bytes that each byte of data allows, before they count against Limits.void_count."""
 
+_MAY_BE_SYMBOLIC = re.compile(r"[A-Z]|\.\.\.|->")
+"""The text of a symbolic type has a variable, dots or an arrow."""
 PATH_DEPTH = 256
 """Nodes below this depth have no path: the total length of paths grows with the square of the depth."""
 BLOCK_RANK = 60
@@ -161,7 +164,7 @@ def plan_of(type: Type) -> Plan:
 def parse_data_type(text: str, limits: Limits = DEFAULT) -> Type:
     """The type of a value that follows in a file: the canonical text of one that is not symbolic."""
     type = parse_canonical(text, limits)
-    if ty.symbolic(type):
+    if _MAY_BE_SYMBOLIC.search(text) and ty.symbolic(type):
         raise FormatError(f"{escape(text, longest=60)} is symbolic: no value has this type", rule="dynd.symbolic")
     return type
 
