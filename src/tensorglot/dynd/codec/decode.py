@@ -49,7 +49,10 @@ _REFUSALS = {
     kernel.FLAG: ("dynd.flag", "the flag byte of an option is neither 0 nor 1"),
     kernel.UTF8: ("dynd.utf8", "a char is not valid UTF-8"),
 }
-_DTYPES = {kernel.BLOCK: np.uint8, kernel.LIST: np.int64, kernel.OPTION: np.int64, kernel.CHAR: np.uint32}
+_DTYPES = {
+    kernel.BLOCK: np.uint8, kernel.LIST: np.int64, kernel.OPTION: np.int64, kernel.CHAR: np.uint32,
+    kernel.EDGE: np.int64,
+}  # fmt: skip
 
 
 def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
@@ -116,9 +119,7 @@ def skip(source: Input, types: Sequence[Type], limits: Limits) -> list[int]:
     known = {id(type): sizes_of(type) for type in {id(type): type for type in types}.values()}
     if any(node.charge > limits.void_count for node in known.values()):
         raise void_error(limits)
-    skipper = _Skipper(source, skipping([known[id(type)] for type in types]), limits, len(types))
-    skipper.run()
-    return skipper.ends
+    return _Skipper(source, skipping([known[id(type)] for type in types]), limits, len(types)).skip()
 
 
 class _Reader:
@@ -156,7 +157,7 @@ class _Reader:
             if answer == kernel.DONE:
                 return
             if answer == kernel.MORE:
-                source.more(self.kernel.remaining())
+                self.more()
             elif answer == kernel.GROW:
                 column, need = self.kernel.request()
                 if not self.grow(column, need):
@@ -165,6 +166,9 @@ class _Reader:
                 self.box(self.kernel.request()[0])
             else:
                 self.refuse(answer)
+
+    def more(self) -> None:
+        self.source.more(self.kernel.remaining())
 
     def grow(self, column: int, need: int) -> bool:
         """Makes room in a column, in proportion to the input read so far."""
@@ -240,7 +244,24 @@ class _Skipper(_Reader):
         self.ends: list[int] = []
         self.prepare(source, program, limits, 0, min(count * limits.void_count, HUGE))
 
+    def skip(self) -> list[int]:
+        """Skips all values; returns the offset of the end of each."""
+        self.run()
+        self.collect_ends()
+        return self.ends
+
+    def collect_ends(self) -> None:
+        """Before the window moves: the column has positions in it."""
+        room = self.rooms[2 * EDGE_ROW]
+        self.ends += (room.array() + self.source.base).tolist()
+        room.lend(0)
+
+    def more(self) -> None:
+        self.collect_ends()
+        super().more()
+
     def grow(self, column: int, need: int) -> bool:
+        self.collect_ends()
         room = self.rooms[column]
         if len(room.memory) < STEP:  # by steps: thousands of columns may have an element each
             room.grow(min(STEP, max(LEAST_ROOM, 4 * len(room.memory))))
@@ -248,11 +269,9 @@ class _Skipper(_Reader):
         return True
 
     def box(self, column: int) -> None:
-        if column == 2 * EDGE_ROW:
-            self.ends.append(self.source.base + self.source.at)
-        else:
-            super().box(column)
-            self.boxes[column].clear()
+        self.collect_ends()
+        super().box(column)
+        self.boxes[column].clear()
 
 
 def _place(fault: Fault, source: Input, start: int, plan: Plan, limits: Limits, depth: int) -> int | None:

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.schema import HUGE, Kind, Node, Plan
 from tensorglot.kernels import varints as kernel
-from tensorglot.model.types.algebra import Tuple, Void
+from tensorglot.model.types.algebra import Tuple
 
 __all__ = ["EDGE_ROW", "Op", "Program", "decoding", "program_for", "skipping"]
 
 Column = NDArray[np.int64]
 EDGE_ROW = 1
-"""The row of the BOX behind each value that is skipped."""
+"""The row of the EDGE behind each value that is skipped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,11 +85,11 @@ def program_for(plan: Plan, whole: frozenset[int], indexed: frozenset[int]) -> P
 
 
 def skipping(roots: Sequence[Node]) -> Program:
-    """The program of values that follow each other, each with a BOX behind it, where the kernel stops.
+    """The program of values that follow each other, each with an EDGE behind it.
 
     What is one node among the types of the values (`sizes_of`) is one row, and has one column.
     """
-    root, edge = Node(Kind.SEQUENCE, Tuple(), least=sum(node.least for node in roots)), Node(Kind.BOX, Void())
+    root, edge = Node(Kind.SEQUENCE, Tuple(), least=sum(node.least for node in roots)), Node(Kind.SEQUENCE, Tuple())
     nodes = {id(root): root, id(edge): edge}
     stack = list(roots)
     while stack:
@@ -98,8 +98,11 @@ def skipping(roots: Sequence[Node]) -> Program:
             nodes[id(node)] = node
             stack.extend(() if node.nbytes is not None else node.children)
     rows = {key: row for row, key in enumerate(nodes)}
-    ops = [Op(kernel.SEQUENCE, root, 0, tuple(row for node in roots for row in (rows[id(node)], EDGE_ROW)))]
-    for row, node in enumerate(list(nodes.values())[1:], 1):
+    ops = [
+        Op(kernel.SEQUENCE, root, 0, tuple([row for node in roots for row in (rows[id(node)], EDGE_ROW)])),
+        Op(kernel.EDGE, edge, 2 * EDGE_ROW),
+    ]
+    for row, node in enumerate(list(nodes.values())[2:], 2):
         whole = node.nbytes is not None
         children = () if whole else tuple(rows[id(child)] for child in node.children)
         ops.append(Op(kernel.BLOCK if whole else int(node.kind), node, 2 * row, children))
