@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensorglot.dynd.schema import HUGE
 from tensorglot.errors import FormatError, InputError, TruncatedError
 
-__all__ = ["Input", "Memory", "Readable", "Stream"]
+__all__ = ["PIECE_NBYTES", "Input", "Memory", "Readable", "Stream"]
 
 PIECE_NBYTES = 1 << 20
 
