@@ -36,13 +36,13 @@ if cython.compiled:
         bit_length,
         bits_at,
         longlongs_in,
-        longlongs_of,
         put_bits,
         put_uint,
         trailing_zeros,
         uchars_in,
         uchars_out,
         uint_at,
+        uints_of,
     )
 
 HEAD_NBYTES = 8
@@ -372,14 +372,16 @@ def pack(
             target[i] = 0
         target[0] = width
         return 8
-    numbers = np.empty(2 * count, np.int64)
+    numbers = np.empty(3 * count, np.uint32)
     places: cython.p_const_longlong = longlongs_in(positions)
     planes: cython.p_const_uchar = uchars_in(values)
-    both: cython.p_longlong = longlongs_of(numbers)
+    words: cython.p_uint = uints_of(numbers)
     room: cython.longlong = len(out)
     size: cython.longlong
     with cython.nogil:
-        size = _pack(places, planes, both, both + count, count, width, target, room)
+        size = -1
+        if _numbers_of(places, planes, count, width, words, words + count):
+            size = _pack(words, words + count, words + 2 * count, count, width, target, room)
     return int(size)
 
 
@@ -387,40 +389,104 @@ def pack(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _pack(
+def _numbers_of(
     places: cython.p_const_longlong,
     planes: cython.p_const_uchar,
-    gaps: cython.p_longlong,
-    values: cython.p_longlong,
+    count: cython.longlong,
+    width: cython.Py_ssize_t,
+    gaps: cython.p_uint,
+    values: cython.p_uint,
+) -> cython.bint:
+    """Writes gaps, and differences minus one; False if a gap is negative or too large, or a difference is zero."""
+    i: cython.longlong
+    plane: cython.Py_ssize_t
+    gap: cython.ulonglong
+    value: cython.ulonglong
+    wrong: cython.ulonglong = 0
+    before: cython.longlong = -1
+    for i in range(count):
+        gap = places[i] - before - 1
+        before = places[i]
+        gaps[i] = cython.cast(cython.uint, gap)
+        wrong |= gap >> 20
+    for i in range(count):
+        value = planes[i]
+        for plane in range(1, width):
+            value |= cython.cast(cython.ulonglong, planes[plane * count + i]) << (8 * plane)
+        value -= 1
+        values[i] = cython.cast(cython.uint, value)
+        wrong |= value >> 63
+    return wrong == 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _pack(
+    gaps: cython.p_uint,
+    values: cython.p_uint,
+    chosen: cython.p_uint,
     count: cython.longlong,
     width: cython.Py_ssize_t,
     out: cython.p_uchar,
     room: cython.longlong,
 ) -> cython.longlong:
+    """Packs changes; returns the number of bytes, or -1 if there is no room. `chosen` is room for `count` numbers."""
     i: cython.longlong
-    plane: cython.Py_ssize_t
+    last: cython.longlong = -1
+    exceptions: cython.longlong = 0
+    value_bits: cython.longlong = _best_value_bits(values, count, width)
+    for i in range(count):
+        chosen[exceptions] = i
+        exceptions += cython.cast(cython.ulonglong, values[i]) >> value_bits != 0
+    low_bits: cython.longlong = _best_bits(gaps, count)
+    passed_bits: cython.longlong = max(0, bit_length(11 * count // (16 * exceptions + 1)) - 1)
+    lows: cython.longlong = (count * (low_bits + value_bits) + 7) // 8
+    highs: cython.longlong = (_unary(gaps, count, low_bits) + 7) // 8
+    bits: cython.longlong = 0
+    for i in range(exceptions):
+        bits += (chosen[i] - last - 1 >> passed_bits) + passed_bits
+        bits += 2 * bit_length(cython.cast(cython.ulonglong, values[chosen[i]]) >> value_bits)
+        last = chosen[i]
+    size: cython.longlong = 8 + lows + highs + (bits + 7) // 8
+    # Every store writes eight bytes. Those behind the end of a section are zeros, and belong to the next section,
+    # which is written later, or are among the last eight of the room.
+    if size + 8 > room:
+        return -1
+    head: cython.ulonglong = width | low_bits << 4 | value_bits << 9 | passed_bits << 15 | count << 20
+    put_bits(out, head | cython.cast(cython.ulonglong, exceptions) << 41)
+    _pack_lows(gaps, values, count, low_bits, value_bits, out + 8)
+    _pack_highs(gaps, count, low_bits, out + 8 + lows)
+    for i in range(8 + lows + highs, size):
+        out[i] = 0
+    _pack_exceptions(chosen, values, exceptions, value_bits, passed_bits, out + 8 + lows + highs)
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _best_value_bits(values: cython.p_uint, count: cython.longlong, width: cython.Py_ssize_t) -> cython.longlong:
+    """The number of low bits of a value with which the delta is smallest.
+
+    An exception costs its gamma code, and the number of changes since the last one, which is estimated from the mean.
+    """
+    i: cython.longlong
     bits: cython.longlong
     longer: cython.longlong
     extra: cython.longlong
-    size: cython.longlong
+    chosen: cython.longlong = 0
     best: cython.longlong = -1
-    value_bits: cython.longlong = 0
-    exceptions: cython.longlong = 0
-    lengths = cython.declare(cython.longlong[40])
-    for i in range(40):
+    # Four tables: an increment of a number waits for the one before, if that was of the same number.
+    lengths = cython.declare(cython.longlong[160])
+    for i in range(160):
         lengths[i] = 0
-    longer = -1
     for i in range(count):
-        gaps[i] = places[i] - longer - 1
-        longer = places[i]
-        values[i] = -1
-        for plane in range(width):
-            values[i] += cython.cast(cython.longlong, planes[plane * count + i]) << (8 * plane)
-        if values[i] < 0 or gaps[i] < 0 or gaps[i] >= 1 << 20:
-            return -1
-        lengths[bit_length(values[i])] += 1
-    # Choose the number of low bits of a value by the total size. An exception costs its gamma code, and the number of
-    # changes since the last one, which is estimated from the mean.
+        lengths[4 * (bit_length(2 * cython.cast(cython.ulonglong, values[i]) + 1) - 1) + (i & 3)] += 1
+    for i in range(40):
+        lengths[i] = lengths[4 * i] + lengths[4 * i + 1] + lengths[4 * i + 2] + lengths[4 * i + 3]
     for bits in range(8 * width + 1):
         longer = 0
         extra = 0
@@ -430,67 +496,125 @@ def _pack(
         extra += longer * (2 + bit_length(count // (longer + 1)))
         if best < 0 or count * bits + extra < best:
             best = count * bits + extra
-            value_bits = bits
-            exceptions = longer
-    low_bits: cython.longlong = _best_bits(gaps, count)
-    passed_bits: cython.longlong = max(0, bit_length(11 * count // (16 * exceptions + 1)) - 1)
-    size = 8 + (count * (low_bits + value_bits) + 7) // 8 + (_unary(gaps, count, low_bits) + 7) // 8
-    best = 0
-    longer = -1
-    for i in range(count):
-        if values[i] >> value_bits:
-            best += (i - longer - 1 >> passed_bits) + 1 + passed_bits + 2 * bit_length(values[i] >> value_bits) - 1
-            longer = i
-    size += (best + 7) // 8
-    if size + 8 > room:
-        return -1
-    for i in range(size):
-        out[i] = 0
-    # `size` is the sum of the sections, so every bit that is set from here on lies inside of it.
-    _put(out, 0, width | low_bits << 4 | value_bits << 9 | passed_bits << 15 | count << 20, 41)
-    _put(out, 41, exceptions, 21)
-    # Low bits are gathered in `word`, of which `bits` < 8 do not fill a byte yet. Every store writes eight bytes, of
-    # which those behind the gathered bits are zeros; there is room for them, since size + 8 <= room.
-    word: cython.ulonglong = 0
-    low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
-    value_low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
-    at: cython.p_uchar = out + 8
-    bits = 0
-    for i in range(count):
-        word |= ((gaps[i] & low) | (values[i] & value_low) << low_bits) << bits
-        bits += low_bits + value_bits
-        put_bits(at, word)
-        at += bits >> 3
-        word >>= bits & 56
-        bits &= 7
-    bits = 8 * (8 + (count * (low_bits + value_bits) + 7) // 8)
-    for i in range(count):
-        bits = _put(out, bits + (gaps[i] >> low_bits), 1, 1)
-    bits = (bits + 7) // 8 * 8
-    longer = -1
-    for i in range(count):
-        if values[i] >> value_bits:
-            best = i - longer - 1
-            longer = i
-            bits = _put(out, bits + (best >> passed_bits), 1, 1)
-            bits = _put(out, bits, best & ((1 << passed_bits) - 1), passed_bits)
-            best = values[i] >> value_bits
-            extra = bit_length(best) - 1
-            bits = _put(out, bits + extra, 1, 1)
-            bits = _put(out, bits, best & ((cython.cast(cython.longlong, 1) << extra) - 1), extra)
-    return size
+            chosen = bits
+    return chosen
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _best_bits(numbers: cython.p_longlong, count: cython.longlong) -> cython.longlong:
-    """The number of low bits with which the Rice codes of these numbers are shortest, searched from the mean on."""
+def _pack_lows(
+    gaps: cython.p_uint,
+    values: cython.p_uint,
+    count: cython.longlong,
+    low_bits: cython.longlong,
+    value_bits: cython.longlong,
+    out: cython.p_uchar,
+) -> cython.void:
+    i: cython.longlong = 0
+    end: cython.longlong
+    used: cython.longlong
+    each: cython.longlong = low_bits + value_bits
+    together: cython.longlong = 56 // max(1, each)
+    low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
+    value_low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
+    word: cython.ulonglong
+    pending: cython.ulonglong = 0
+    bits: cython.longlong = 0
+    # Invariant: `pending` has the last `bits` < 8 bits, which do not fill a byte; at most 56 are added at once.
+    while i < count:
+        word = 0
+        used = 0
+        end = min(count, i + together)
+        while i < end:
+            word |= ((gaps[i] & low) | (values[i] & value_low) << low_bits) << used
+            used += each
+            i += 1
+        pending |= word << bits
+        bits += used
+        put_bits(out, pending)
+        out += bits >> 3
+        pending >>= bits & 56
+        bits &= 7
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _pack_highs(
+    gaps: cython.p_uint, count: cython.longlong, low_bits: cython.longlong, out: cython.p_uchar
+) -> cython.void:
     i: cython.longlong
-    total: cython.longlong = 0
+    bit: cython.longlong = 0
+    word: cython.ulonglong = 0
+    # Invariant: `word` has the ones among the last `bit` <= 64 bits.
     for i in range(count):
-        total += numbers[i]
+        bit += gaps[i] >> low_bits
+        while bit >= 64:
+            put_bits(out, word)
+            out += 8
+            word = 0
+            bit -= 64
+        word |= cython.cast(cython.ulonglong, 1) << bit
+        bit += 1
+    put_bits(out, word)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _pack_exceptions(
+    chosen: cython.p_uint,
+    values: cython.p_uint,
+    count: cython.longlong,
+    value_bits: cython.longlong,
+    passed_bits: cython.longlong,
+    out: cython.p_uchar,
+) -> cython.void:
+    """Writes the exceptions where there are zeros."""
+    i: cython.longlong
+    passed: cython.longlong
+    extra: cython.longlong
+    last: cython.longlong = -1
+    mask: cython.longlong = (cython.cast(cython.longlong, 1) << passed_bits) - 1
+    value: cython.ulonglong
+    pending: cython.ulonglong = 0
+    bits: cython.longlong = 0
+    # Invariant: the ones of `pending` are among the last `bits` bits, which end with any number of zeros. After a
+    # store fewer than 8 are left: then a code of up to 21 bits and 31 zeros, or one of up to 32 bits, is added.
+    for i in range(count):
+        passed = chosen[i] - last - 1
+        last = chosen[i]
+        value = cython.cast(cython.ulonglong, values[last]) >> value_bits
+        extra = bit_length(value) - 1
+        bits += passed >> passed_bits
+        put_bits(out, pending)
+        out += bits >> 3
+        pending = pending >> (bits & 56) if bits < 64 else 0
+        bits &= 7
+        pending |= cython.cast(cython.ulonglong, (passed & mask) << 1 | 1) << bits
+        bits += 1 + passed_bits + extra
+        put_bits(out, pending)
+        out += bits >> 3
+        pending >>= bits & 56
+        bits &= 7
+        value ^= cython.cast(cython.ulonglong, 1) << extra
+        pending |= (value << 1 | 1) << bits
+        bits += 1 + extra
+    if count > 0:
+        put_bits(out, pending)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _best_bits(numbers: cython.p_uint, count: cython.longlong) -> cython.longlong:
+    """The number of low bits with which the Rice codes of these numbers are shortest, searched from the mean on."""
+    total: cython.longlong = _unary(numbers, count, 0) - count
     bits: cython.longlong = min(_MOST_BITS, max(0, bit_length(11 * total // (16 * count)) - 1))
     size: cython.longlong = _unary(numbers, count, bits) + count * bits
     other: cython.longlong
@@ -515,28 +639,13 @@ def _best_bits(numbers: cython.p_longlong, count: cython.longlong) -> cython.lon
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _unary(numbers: cython.p_longlong, count: cython.longlong, bits: cython.longlong) -> cython.longlong:
+def _unary(numbers: cython.p_uint, count: cython.longlong, bits: cython.longlong) -> cython.longlong:
     """The number of bits that the numbers take in unary, without their low bits."""
     i: cython.longlong
     total: cython.longlong = count
     for i in range(count):
         total += numbers[i] >> bits
     return total
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put(out: cython.p_uchar, bit: cython.longlong, value: cython.ulonglong, bits: cython.longlong) -> cython.longlong:
-    """Writes a value of so many bits at a bit position, where there are zeros; returns the position behind it."""
-    at: cython.longlong = bit >> 3
-    value <<= bit & 7
-    while value:
-        out[at] |= value & 255
-        value >>= 8
-        at += 1
-    return bit + bits
 
 
 # Interpreted
