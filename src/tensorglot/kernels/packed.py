@@ -15,8 +15,8 @@ for each chunk. A delta has four sections; each starts at a byte, and its first 
 A gap is the number of unchanged elements before a change. A value is the zigzag difference minus one, since a
 difference of zero is no change.
 
-The bytes may be hostile. `patch` unpacks a whole delta to positions and differences first, and checks each section
-against its end and every position against the number of elements; only then it changes an element.
+The bytes may be hostile. `patch` checks each section against its end, and every position against the number of elements
+before it changes that element. If a delta turns out malformed, what was added so far is subtracted again.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ WIDTHS = (1, 2, 4)
 """Bytes of an element that a packed delta may have."""
 MOST = 1 << 19
 """The most elements that a packed delta changes."""
-CHANGE_NBYTES = 8
-"""Bytes of working memory that `patch` needs for each change of a delta: a position and a difference, four bytes each.
-The loops repeat the number 8, and that of the head: with a literal the compiler generates faster code."""
+CHANGE_NBYTES = 4
+"""Bytes of working memory that `patch` needs for each change of a delta: its position, for the exceptions.
+The loops repeat the number 4, and that of the head: with a literal the compiler generates faster code."""
 SPARE = 8
 """Readable bytes that must follow the last delta: bits are loaded eight bytes at a time."""
 _SPARE = cython.declare(cython.int, SPARE)
@@ -61,6 +61,8 @@ _MOST_BITS = cython.declare(cython.int, 20)
 """The most low bits of a gap, or of the number of changes between exceptions."""
 _LOADED_BITS = cython.declare(cython.int, 57)
 """Bits that `bits_at` returns at least: up to seven of the 64 that it loads lie before the position."""
+_ENOUGH_BITS = cython.declare(cython.int, 40)
+"""Nearly every exception has fewer bits. If fewer are left of a load, the next one is loaded."""
 
 
 def patch(
@@ -97,24 +99,19 @@ def patch(
     if cython.compiled:
         source: cython.p_const_uchar = uchars_in(data)
         stops: cython.p_const_longlong = longlongs_in(ends)
-        changes: cython.p_uchar = uchars_out(room if len(room) > 0 else out)  # without room no change is written
+        places: cython.p_uchar = uchars_out(room if len(room) > 0 else out)  # without room no position is written
         target: cython.p_uchar = uchars_out(out)
         size: cython.longlong = len(room)
-        found: cython.longlong = 0
+        fits: cython.bint = True
         with cython.nogil:
             for i in range(count):
-                found = _unpack(source, begin, stops[i] - rest, width, undo, elements, changes, size)
-                if found < 0:
+                fits = _apply(source, begin, stops[i] - rest, width, undo, elements, places, size, target)
+                if not fits:
                     break
-                # A compiler that knows the width makes one load, one addition and one store of an element.
-                if width == 2:
-                    _add(changes, found, 2, target)
-                else:
-                    _add(changes, found, width, target)
                 for at in range(rest):
                     target[elements * width + at] ^= source[stops[i] - rest + at]
                 begin = stops[i]
-        return bool(found >= 0)
+        return bool(fits)
     written, behind = np.frombuffer(out, f"<u{width}", elements), np.frombuffer(out, np.uint8)[len(out) - rest :]
     for end in np.frombuffer(ends, np.int64).tolist():
         unpacked = _unpack_with_numpy(memoryview(data)[begin : end - rest], width, elements)
@@ -132,56 +129,71 @@ def patch(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _unpack(
+def _apply(
     data: cython.p_const_uchar,
     begin: cython.longlong,
     end: cython.longlong,
     width: cython.Py_ssize_t,
     undo: cython.bint,
     elements: cython.longlong,
-    out: cython.p_uchar,
+    places: cython.p_uchar,
     room: cython.longlong,
-) -> cython.longlong:
-    """Writes the position of each change, and the number to add there, to `out`; returns the count of changes.
+    target: cython.p_uchar,
+) -> cython.bint:
+    """Applies the delta in the bytes `begin` to `end`; False, and nothing is changed, if it is malformed.
 
-    -1 if the delta is malformed, or needs more than `room` bytes.
+    `places` has `room` bytes, for the positions of the changes.
     """
     head: cython.ulonglong = bits_at(data, 8 * begin)
     low_bits: cython.longlong = head >> 4 & 31
     value_bits: cython.longlong = head >> 9 & 63
     count: cython.longlong = head >> 20 & 0x1FFFFF
+    exceptions: cython.longlong = head >> 41 & 0x1FFFFF
+    highs: cython.longlong
     at: cython.longlong
     if (
         cython.cast(cython.Py_ssize_t, head & 15) != width
         or low_bits > _MOST_BITS
         or value_bits > 8 * width
+        or cython.cast(cython.longlong, head >> 15 & 31) > _MOST_BITS
+        or exceptions > count
         or head >> 62 != 0
         or count > elements
         or count > _MOST
-        or count * 8 > room
+        or count * 4 > room
     ):
-        return -1
+        return False
     begin += 8
-    at = begin + (count * (low_bits + value_bits) + 7) // 8
-    if at > end:
-        return -1
+    highs = begin + (count * (low_bits + value_bits) + 7) // 8
+    if highs > end:
+        return False
     # Arguments that are literals shorten the loop. Training changes most elements by 1 or -1, one bit each.
-    if value_bits == 1 and not undo:
-        at = _unpack_changes(data, begin, at, end, count, low_bits, 1, False, elements, out)
-    elif not undo:
-        at = _unpack_changes(data, begin, at, end, count, low_bits, value_bits, False, elements, out)
+    if width == 2 and value_bits == 1 and not undo:
+        at = _add_changes(data, begin, highs, end, count, low_bits, 1, False, elements, places, 2, target)
+    elif width == 2:
+        at = _add_changes(data, begin, highs, end, count, low_bits, value_bits, undo, elements, places, 2, target)
     else:
-        at = _unpack_changes(data, begin, at, end, count, low_bits, value_bits, undo, elements, out)
-    if at < 0 or _unpack_exceptions(data, begin, at, end, count, head, width, undo, out) != end:
-        return -1
-    return count
+        at = _add_changes(data, begin, highs, end, count, low_bits, value_bits, undo, elements, places, width, target)
+    if at < 0:
+        count = -1 - at
+        exceptions = 0
+    else:
+        at = _add_exceptions(data, begin, at, end, count, head, exceptions, undo, places, width, target)
+        if at == end:
+            return True
+        if at < 0:
+            exceptions = -1 - at
+    # Undo what was added before the fault.
+    at = _add_changes(data, begin, highs, end, count, low_bits, value_bits, not undo, elements, places, width, target)
+    _add_exceptions(data, begin, at, end, count, head, exceptions, not undo, places, width, target)
+    return False
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _unpack_changes(
+def _add_changes(
     data: cython.p_const_uchar,
     begin: cython.longlong,
     at: cython.longlong,
@@ -191,128 +203,155 @@ def _unpack_changes(
     value_bits: cython.longlong,
     undo: cython.bint,
     elements: cython.longlong,
-    out: cython.p_uchar,
+    places: cython.p_uchar,
+    width: cython.Py_ssize_t,
+    target: cython.p_uchar,
 ) -> cython.longlong:
-    """Unpacks all changes as if there were no exceptions; returns where the high gaps end, or -1.
+    """Adds `count` changes as if there were no exceptions, and writes their positions; returns where the high gaps end.
 
-    The low bits are in the bytes `begin` to `at`, the high gaps begin at `at` and end before `end`.
+    The low bits are in the bytes `begin` to `at`, the high gaps begin at `at` and end before `end`. After a fault,
+    returns -1 minus the number of changes that were added.
     """
     mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
     value_mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
+    each: cython.longlong = low_bits + value_bits
+    together: cython.longlong = _LOADED_BITS // max(1, each)
     bits: cython.ulonglong
-    both: cython.ulonglong
+    fields: cython.ulonglong = 0
+    left: cython.longlong = 0
     low: cython.longlong = 8 * begin
     bit: cython.longlong = 0
-    here: cython.longlong = 0
-    done: cython.longlong = 0
-    lows: cython.longlong = 0
-    position: cython.longlong = -1
+    here: cython.longlong
+    step: cython.longlong = 1 - (cython.cast(cython.longlong, 1) << low_bits)
+    sum: cython.longlong = -step
+    position: cython.longlong
+    first: cython.p_uchar = places
+    last: cython.p_uchar = places + 4 * count
     if count == 0:
         return at
-    # Invariant: done < count, and `done` ones lie before `bit`. There are here - done zeros before the one at `here`,
-    # the sum of the high gaps so far; `lows` is the sum of the low bits. Positions ascend, so the last one tells
-    # whether all are elements. The low bits of a change, at most 20 and 32, are among those that `bits_at` returns.
+    # Invariant: `places` has the positions of the changes before, one for each one before `bit`. `fields` has the low
+    # bits of the next `left` changes, at most 20 and 32 each. Of n changes, the high gaps are the n zeros less than
+    # `here` before the one at `here`, so the position is (here - n << low_bits) + n + the sum of the low bits.
     while at + bit // 8 < end:
         bits = bits_at(data, 8 * at + bit)
         while bits:
+            if left == 0:
+                fields = bits_at(data, low)
+                low += together * each
+                left = together
+            left -= 1
             here = bit + trailing_zeros(bits)
             bits &= bits - 1
-            both = bits_at(data, low)
-            lows += both & mask
-            position = ((here - done) << low_bits) + lows + done
-            low += low_bits + value_bits
-            put_uint(out, 0, position)
-            _put_value(out, 0, both >> low_bits & value_mask, undo)
-            out += 8
-            done += 1
-            if done == count:
+            sum += cython.cast(cython.longlong, fields & mask) + step
+            position = (here << low_bits) + sum
+            if position >= elements:
+                return -1 - (places - first) // 4
+            put_uint(places, 0, position)
+            add_to(target + position * width, _change(fields >> low_bits & value_mask, undo), width)
+            fields >>= each
+            places += 4
+            if places == last:
                 at += here // 8 + 1
-                return at if at <= end and position < elements else -1
+                return at if at <= end else -1 - count
         bit += 64
-    return -1
+    return -1 - (places - first) // 4
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_value(out: cython.p_uchar, at: cython.longlong, value: cython.ulonglong, undo: cython.bint) -> cython.void:
-    """Writes what change number `at` adds to its element: the difference that `value` stands for, or minus that."""
+def _change(value: cython.ulonglong, undo: cython.bint) -> cython.uint:
+    """What is added to an element: the difference that `value` stands for, or minus that."""
     minus: cython.ulonglong = undo
     value += 1
     value = (value >> 1) ^ (0 - (value & 1))
-    put_uint(out, at * 8 + 4, (value ^ (0 - minus)) + minus)
+    return cython.cast(cython.uint, (value ^ (0 - minus)) + minus)
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _unpack_exceptions(
+def _add_exceptions(
     data: cython.p_const_uchar,
     lows: cython.longlong,
     at: cython.longlong,
     end: cython.longlong,
     count: cython.longlong,
     head: cython.ulonglong,
-    width: cython.Py_ssize_t,
+    exceptions: cython.longlong,
     undo: cython.bint,
-    out: cython.p_uchar,
+    places: cython.p_const_uchar,
+    width: cython.Py_ssize_t,
+    target: cython.p_uchar,
 ) -> cython.longlong:
-    """Replaces the values of more than `value_bits` bits; returns where the section ends, or -1.
+    """Adds the bits from `value_bits` on of the first `exceptions` values that have more; returns where they end.
 
-    The section begins at byte `at`, the low bits of all changes at byte `lows`.
+    The section begins at byte `at`, the low bits of all changes at byte `lows`. After a fault, returns -1 minus the
+    number of exceptions that were added.
     """
     value_bits: cython.longlong = head >> 9 & 63
     low_bits: cython.longlong = head >> 15 & 31
-    left: cython.longlong = head >> 41 & 0x1FFFFF
     gap_bits: cython.longlong = head >> 4 & 31
+    done: cython.longlong
     bit: cython.longlong = 8 * at
     stop: cython.longlong = 8 * end
     position: cython.longlong = -1
     passed: cython.longlong
     zeros: cython.longlong
+    used: cython.longlong
     bits: cython.ulonglong
+    low: cython.ulonglong
     value: cython.ulonglong
+    held: cython.ulonglong = 0
+    have: cython.longlong = 0
+    top: cython.ulonglong = cython.cast(cython.ulonglong, 1) << 63
     mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
     low_mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
-    if left > count or low_bits > _MOST_BITS:
-        return -1
-    # Invariant: bit <= stop, so that eight bytes can be loaded there; position < count.
-    while left > 0:
+    # Invariant: bit <= stop, so that eight bytes can be loaded there; `held` has `have` bits from there on, and above
+    # them anything; position < count.
+    for done in range(exceptions):
         # Nearly always both codes of an exception are among the bits of one load. The highest bit, which is never
         # part of them then, gives `trailing_zeros` something to find.
-        bits = bits_at(data, bit) | cython.cast(cython.ulonglong, 1) << 63
+        if have < _ENOUGH_BITS:
+            held = bits_at(data, bit)
+            have = _LOADED_BITS
+        bits = held | top
         passed = trailing_zeros(bits)
         bits = bits >> passed >> 1
         value = bits & low_mask
-        bits = bits >> low_bits | cython.cast(cython.ulonglong, 1) << 63
+        bits = bits >> low_bits | top
         zeros = trailing_zeros(bits)
-        if passed + 1 + low_bits + 2 * zeros + 1 <= _LOADED_BITS:
-            bit += passed + 1 + low_bits + 2 * zeros + 1
+        used = passed + 1 + low_bits + 2 * zeros + 1
+        if used <= have:
             position += 1 + (passed << low_bits) + cython.cast(cython.longlong, value)
+            bits = bits >> zeros >> 1
             value = cython.cast(cython.ulonglong, 1) << zeros
-            value |= bits >> zeros >> 1 & (value - 1)
+            value |= bits & (value - 1)
+            held = bits >> zeros
+            have -= used
+            bit += used
         else:
+            have = 0
             passed = _zeros(data, bit, end)
             bit += passed + 1 + low_bits
             if passed < 0 or bit > stop:
-                return -1
+                return -1 - done
             position += 1 + (passed << low_bits)
             position += cython.cast(cython.longlong, bits_at(data, bit - low_bits) & low_mask)
             zeros = _zeros(data, bit, end)
             bit += 2 * zeros + 1
             if zeros < 0 or zeros > 31:
-                return -1
+                return -1 - done
             value = cython.cast(cython.ulonglong, 1) << zeros
             if bit <= stop:
                 value |= bits_at(data, bit - zeros) & (value - 1)
         if bit > stop or position >= count or value_bits + zeros >= 8 * width:
-            return -1
-        value <<= value_bits
-        value |= bits_at(data, 8 * lows + position * (gap_bits + value_bits)) >> gap_bits & mask
-        _put_value(out, position, value, undo)
-        left -= 1
+            return -1 - done
+        low = bits_at(data, 8 * lows + position * (gap_bits + value_bits)) >> gap_bits & mask
+        value = value << value_bits | low
+        add_to(target + uint_at(places, position * 4) * width, _change(value, undo) - _change(low, undo), width)
     return (bit + 7) // 8
 
 
@@ -330,19 +369,6 @@ def _zeros(data: cython.p_const_uchar, bit: cython.longlong, end: cython.longlon
             return bit + trailing_zeros(bits) - begin
         bit += 64 - (bit & 7)
     return -1
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _add(
-    changes: cython.p_const_uchar, count: cython.longlong, width: cython.Py_ssize_t, target: cython.p_uchar
-) -> cython.void:
-    """Adds what `_unpack` has written. It has checked the positions."""
-    i: cython.longlong
-    for i in range(count):
-        add_to(target + uint_at(changes, i * 8) * width, uint_at(changes, i * 8 + 4), width)
 
 
 def pack(
