@@ -79,6 +79,8 @@ class Column:
     cells: Sequence[str]
     right: bool = False
     elastic: bool = False
+    prose: bool = False
+    """Whether cells are cut at the end instead: of a sentence, the beginning says most."""
 
 
 def styled(stream: TextIO) -> bool:
@@ -181,7 +183,7 @@ def _fit_columns(columns: Sequence[Column], room: int) -> tuple[list[Column], li
     """Columns whose cells are shortened to fit a width, if that can be, and their widths."""
     widths = _fit(columns, _widths(columns), room)
     pairs = zip(columns, widths, strict=True)
-    return [replace(column, cells=_shorten_cells(column.cells, width)) for column, width in pairs], widths
+    return [replace(column, cells=_shorten_cells(column, width)) for column, width in pairs], widths
 
 
 def _fit(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
@@ -213,12 +215,15 @@ def _pad(text: str, width: int, right: bool) -> str:
     return blank + text if right else text + blank
 
 
-def _shorten_cells(cells: Sequence[str], width: int) -> list[str]:
+def _shorten_cells(column: Column, width: int) -> list[str]:
     """Cells shortened to a width. The common prefix of the long ones is elided first, since it distinguishes nothing.
 
     If that is not enough, two ways are tried, eliding before the middle or at the beginning: the one that leaves
     more cells distinct is used.
     """
+    cells = column.cells
+    if column.prose:
+        return [_cut(cell, width) for cell in cells]
     long = [cell for cell in cells if _width(cell) > width]
     pairs = zip(min(long, default=""), max(long, default=""), strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(long) > 1 else 0
@@ -259,7 +264,10 @@ def screen_lines() -> int:
 
 def clip(text: str) -> str:
     """A line that fits the terminal, with an ellipsis if it was cut."""
-    width = _terminal_width()
+    return _cut(text, _terminal_width())
+
+
+def _cut(text: str, width: int) -> str:
     return text if _width(text) <= width else _prefix(text, width - 1) + "…"
 
 
