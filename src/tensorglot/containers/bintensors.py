@@ -105,7 +105,7 @@ def _scan(header: bytes, layout: str, limits: Limits, thorough: bool = False) ->
     code, position, tensor, broken, contents = kernel.scan(
         header, int(layout), _ITEMSIZES, _OUR_CODES, most, limits.rank, limits.name_nbytes, thorough
     )
-    return Fault(code, position, tensor, broken) if contents is None else Contents(*contents)
+    return Fault(code, position, tensor, broken) if contents is None else Contents._make(contents)
 
 
 def read(source: Source, options: ReadOptions) -> Index:

@@ -37,7 +37,10 @@ class DType:
     @property
     def numpy(self) -> np.dtype[Any] | None:
         """NumPy's type in the machine's byte order; None if it has none."""
-        return _NUMPY[self.code] if self.code in _NUMPY else _with_ml_dtypes()[self.code]
+        try:
+            return _NUMPY[self.code]
+        except KeyError:
+            return _with_ml_dtypes()[self.code]
 
     @property
     def packed(self) -> bool:
