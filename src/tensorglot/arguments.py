@@ -17,11 +17,11 @@ __all__ = ["as_integer", "as_names", "as_path", "check_choice", "check_flags", "
 
 def as_path(path: object) -> str:
     """A path as a str that the operating system accepts."""
-    if type(path) is str and path.isascii() and "\0" not in path:
-        return path
     try:
-        text = os.fsdecode(path)  # type: ignore[arg-type]
-        os.fsencode(text)
+        text = os.fspath(path)  # type: ignore[call-overload]
+        if type(text) is not str or not text.isascii():
+            text = os.fsdecode(text)
+            os.fsencode(text)
     except TypeError:
         raise InputError(f"a path must be a str or os.PathLike, not {type(path).__name__}", rule="path.type") from None
     except UnicodeEncodeError:

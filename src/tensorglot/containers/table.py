@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, did_you_mean, escape
@@ -24,6 +24,7 @@ from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.providers import provided
+from tensorglot.values import dataclass
 
 __all__ = [
     "HEAD_NBYTES",
@@ -462,15 +463,6 @@ HEAD_NBYTES = 4096
 _BY_NAME = {spec.name: spec for spec in (*_SPECS, STORE)}
 _BY_SUFFIX = {suffix: spec for spec in reversed(_SPECS) for suffix in spec.suffixes}
 """The first spec in the table that has the suffix."""
-_BEGINNINGS = re.compile(
-    b"|".join(
-        b"(?P<%s>%s)" % (spec.name.encode(), b"|".join([*map(re.escape, spec.magic), *filter(None, [spec.pattern])]))
-        for spec in TABLE
-        if spec.magic or spec.pattern
-    ),
-    re.S,
-)
-"""How files of each format begin; the group has the name of the format."""
 
 
 def formats() -> Formats:
@@ -504,6 +496,8 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
     if format is not None:
         spec, version = named(format)
     else:
+        from pathlib import Path  # here, because saving needs it and loading does not
+
         suffix = Path(path).suffix.lower()
         found = [spec for spec in TABLE if suffix in spec.suffixes and spec.writes]
         if not found:
@@ -555,18 +549,34 @@ def check_header(nbytes: int, format: str) -> None:
         )
 
 
+@cache
+def _beginnings() -> re.Pattern[bytes]:
+    """How files of each format begin; the group has the name of the format."""
+    return re.compile(
+        b"|".join(
+            b"(?P<%s>%s)"
+            % (spec.name.encode(), b"|".join([*map(re.escape, spec.magic), *filter(None, [spec.pattern])]))
+            for spec in TABLE
+            if spec.magic or spec.pattern
+        ),
+        re.S,
+    )
+
+
 def detect(head: bytes, size: int, path: str | None) -> Format:
     """The format of a source of `size` bytes, from its first HEAD_NBYTES and its name.
 
     Detected by magic or pattern, else by suffix, else by a plausible length field, because
     BinTensors and BSON have no magic.
     """
-    found = _BEGINNINGS.match(head)
+    found = _beginnings().match(head)
     if found is not None:
         return _BY_NAME[str(found.lastgroup)]
-    suffix = "" if path is None else os.path.splitext(path)[1].lower()  # noqa: PTH122
-    if suffix in _BY_SUFFIX:
-        return _BY_SUFFIX[suffix]
+    # `os.path.splitext` would be a fifth of the instructions of this function. Dots at the begin hide a file.
+    _, dot, suffix = ("" if path is None else path.lstrip(".")).rpartition(".")
+    named = _BY_SUFFIX.get(f"{dot}{suffix.lower()}")
+    if named is not None:
+        return named
     if len(head) >= 8 and 0 < int.from_bytes(head[:8], "little") <= size - 8:
         return _BY_NAME["bintensors"]
     if len(head) >= 5 and 5 <= int.from_bytes(head[:4], "little") <= size and head[4] in range(0x14):

@@ -13,7 +13,7 @@ place.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, field, fields, replace
 from itertools import accumulate, chain, count, pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -25,6 +25,7 @@ from tensorglot.cached import cached_property
 from tensorglot.errors import escape
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.payload import Codec, Payload, Source
+from tensorglot.values import dataclass
 
 if TYPE_CHECKING:
     from tensorglot.model.types.base import Type
@@ -134,8 +135,8 @@ class Index:
         return self.names[int(np.searchsorted(self.first_rows, row, side="right")) - 1]
 
     def shape(self, row: int) -> tuple[int, ...]:
-        begin, end = self.dim_offsets[row : row + 2].tolist()
-        return tuple(self.dims[begin:end].tolist())
+        offsets = self.dim_offsets
+        return tuple(self.dims[offsets.item(row) : offsets.item(row + 1)].tolist())
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -144,7 +145,7 @@ class Index:
         return [tuple(dims[a:b]) for a, b in pairwise(offsets)]
 
     def dtype(self, row: int) -> DType | None:
-        code = int(self.dtypes[row])
+        code = self.dtypes.item(row)
         return None if code == UNKNOWN else TABLE[code]
 
     def dtype_name(self, row: int) -> str:

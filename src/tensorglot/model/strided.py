@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from tensorglot.model.payload import Buffer, Codec, Encoded, Span, inner_payload, read_pieces
 from tensorglot.model.slicing import read_strided
+from tensorglot.values import dataclass
 
 __all__ = ["Strided", "boxes"]
 
