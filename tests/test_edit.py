@@ -14,6 +14,7 @@ import pytest
 
 import tensorglot as tg
 from command_line import run
+from faults import copied_nbytes
 from peers import needs
 from tensorglot.containers.ztensor.constants import FOOTER_2
 from ztensor_builder import file2, tensor
@@ -133,23 +134,11 @@ def test_in_place_needs_an_index_at_the_end(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_the_kernel_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for format in ("bintensors@0", "ztensor@0.1", "safetensors@1"):
-        path = tmp_path / f"model{SUFFIX[format]}"
-        tg.save(path, {"w": np.zeros(1 << 20)}, format=format)
-        copied = 0
-        copy = os.copy_file_range
-
-        def counted(*arguments: Any, copy: Any = copy) -> int:
-            nonlocal copied
-            done: int = copy(*arguments)
-            copied += done
-            return done
-
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "copy_file_range", counted)
-            tg.edit(path, {"k": "v"})
-        assert copied >= 8 << 20, format
+@pytest.mark.parametrize("format", ["bintensors@0", "ztensor@0.1", "safetensors@1"])
+def test_the_operating_system_copies(format: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model{SUFFIX[format]}"
+    tg.save(path, {"w": np.zeros(1 << 20)}, format=format)
+    assert copied_nbytes(lambda: tg.edit(path, {"k": "v"})) >= 8 << 20
 
 
 @pytest.mark.parametrize("format", ["bintensors@0", "ztensor@0.1"])

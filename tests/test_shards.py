@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -322,6 +323,19 @@ class TestSplit:
     def test_a_shard_size_of_zero_is_refused(self, folder: Path, tmp_path: Path) -> None:
         with pytest.raises(tg.InputError):
             tg.split(folder, tmp_path / "new", shard_nbytes=0)
+
+    def test_a_source_whose_format_cannot_be_written_asks_for_one(self, tmp_path: Path) -> None:
+        w = {"w": np.zeros(3, np.float32)}
+        with tg.store.Store.create(tmp_path / "store") as store:
+            store.commit("main", w)
+        for source in (w, f"store://{tmp_path / 'store'}#main"):
+            with pytest.raises(tg.InputError, match=r"pass format=") as caught:
+                tg.split(source, tmp_path / "many")
+            assert "memory" not in str(caught.value)
+            assert not (tmp_path / "many").exists()
+            tg.split(source, tmp_path / "many", format="ztensor")
+            assert tg.diff(tmp_path / "many", w).same
+            shutil.rmtree(tmp_path / "many")
 
 
 class TestMerge:

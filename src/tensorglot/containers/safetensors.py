@@ -102,12 +102,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         name = names[row] if row >= 0 else None
         message = limits.fill_in(message)
         raise kind(message, rule=f"safetensors.{rule}", offset=8 + position, tensor=name)
-    twice = names.first_duplicate()
-    if twice is not None:
-        at = min(names.offset(twice), len(header))
-        raise FormatError(
-            "duplicate tensor name", rule="safetensors.name.duplicate", offset=8 + at, tensor=names[twice]
-        )
+    names.refuse_duplicates("safetensors.name.duplicate", 8, len(header))
     data = 8 + len(header)
     index = Index(
         format="safetensors@1",

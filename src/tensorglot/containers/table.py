@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, did_you_mean, escape
@@ -267,6 +267,7 @@ class Format:
         return self.version_checksums.get(version, self.checksums)
 
     def to_dict(self) -> dict[str, Any]:
+        """The spec as `json.dumps` takes it."""
         listed = ("suffixes", "dtypes", "compression", "checksums", "layouts")
         return {
             "name": self.name,
@@ -472,15 +473,6 @@ HEAD_NBYTES = 4096
 _BY_NAME = {spec.name: spec for spec in (*_SPECS, STORE)}
 _BY_SUFFIX = {suffix: spec for spec in reversed(_SPECS) for suffix in spec.suffixes}
 """The first spec in the table that has the suffix."""
-_BEGINNINGS = re.compile(
-    b"|".join(
-        b"(?P<%s>%s)" % (spec.name.encode(), b"|".join([*map(re.escape, spec.magic), *filter(None, [spec.pattern])]))
-        for spec in TABLE
-        if spec.magic or spec.pattern
-    ),
-    re.S,
-)
-"""How files of each format begin; the group has the name of the format."""
 
 
 def formats() -> Formats:
@@ -510,15 +502,18 @@ def named(text: str) -> tuple[Format, str | None]:
 def for_target(target: object, format: str | None) -> tuple[Format, str]:
     """The spec and version to write: as named, or by the suffix of the target, if that is a path."""
     path = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else ""
+    named_in_errors = None if "://" in path else path or None  # a URL may have credentials
     if format is not None:
         spec, version = named(format)
     else:
+        from pathlib import Path  # here, because saving needs it and loading does not
+
         suffix = Path(path).suffix.lower()
         found = [spec for spec in TABLE if suffix in spec.suffixes and spec.writes]
         if not found:
             read = next((spec.name for spec in TABLE if suffix in spec.suffixes), None)
             if read is not None:
-                raise _not_written(read)
+                raise _not_written(read, named_in_errors)
             known = ", ".join(s for spec in TABLE if spec.writes for s in spec.suffixes)
             hint = Hint("pass format=", "pass --to FORMAT")
             if suffix:
@@ -527,18 +522,18 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
                 what = "the target has no suffix that names a format"
             else:
                 raise InputError(f"pass format= (known: {_written_names()})", rule="format.suffix")
-            raise InputError(f"{what} (known: {known})", rule="format.suffix", hint=hint, path=path or None)
+            raise InputError(f"{what} (known: {known})", rule="format.suffix", hint=hint, path=named_in_errors)
         spec, version = found[0], None
     chosen = version or (spec.writes[0] if spec.writes else "")
     if chosen not in spec.writes:
         versions = ", ".join(f"{spec.name}@{version}" for version in spec.writes)
-        raise _not_written(f"{spec.name}@{chosen}", versions) if versions else _not_written(spec.name)
+        raise _not_written(f"{spec.name}@{chosen}" if versions else spec.name, named_in_errors, versions)
     return spec, chosen
 
 
-def _not_written(format: str, written: str = "") -> InputError:
+def _not_written(format: str, path: str | None = None, written: str = "") -> InputError:
     what = f"{format} can be read, not written (written: {written or _written_names()})"
-    return InputError(what, rule="format.write")
+    return InputError(what, rule="format.write", path=path)
 
 
 def _written_names() -> str:
@@ -564,18 +559,34 @@ def check_header(nbytes: int, format: str) -> None:
         )
 
 
+@cache
+def _beginnings() -> re.Pattern[bytes]:
+    """How files of each format begin; the group has the name of the format."""
+    return re.compile(
+        b"|".join(
+            b"(?P<%s>%s)"
+            % (spec.name.encode(), b"|".join([*map(re.escape, spec.magic), *filter(None, [spec.pattern])]))
+            for spec in TABLE
+            if spec.magic or spec.pattern
+        ),
+        re.S,
+    )
+
+
 def detect(head: bytes, size: int, path: str | None) -> Format:
     """The format of a source of `size` bytes, from its first HEAD_NBYTES and its name.
 
     Detected by magic or pattern, else by suffix, else by a plausible length field, because
     BinTensors and BSON have no magic.
     """
-    found = _BEGINNINGS.match(head)
+    found = _beginnings().match(head)
     if found is not None:
         return _BY_NAME[str(found.lastgroup)]
-    suffix = "" if path is None else os.path.splitext(path)[1].lower()  # noqa: PTH122
-    if suffix in _BY_SUFFIX:
-        return _BY_SUFFIX[suffix]
+    # `os.path.splitext` would be a fifth of the instructions of this function. Dots at the begin hide a file.
+    _, dot, suffix = ("" if path is None else path.lstrip(".")).rpartition(".")
+    named = _BY_SUFFIX.get(f"{dot}{suffix.lower()}")
+    if named is not None:
+        return named
     if len(head) >= 8 and 0 < int.from_bytes(head[:8], "little") <= size - 8:
         return _BY_NAME["bintensors"]
     if len(head) >= 5 and 5 <= int.from_bytes(head[:4], "little") <= size and head[4] in range(0x14):

@@ -82,9 +82,9 @@ class Step(Record):
     """Types: of elements, or of the whole value where it is not dense."""
     shape: tuple[int, ...]
     stored_nbytes: int
-    """In the source."""
+    """Bytes in the source."""
     nbytes: int
-    """In the target, before any compression."""
+    """Bytes in the target, before any compression."""
     tied: str | None = None
     """An earlier tensor of the target that has the same bytes in the source."""
     scheme: str | None = None
@@ -99,7 +99,7 @@ class Plan(Record):
     target: str
     """Formats."""
     save: SaveOptions
-    """With the checksum algorithm of each tensor in the source if the caller did not choose one."""
+    """Options for writing; if the caller chose no checksum, each tensor has the algorithm that it has in the source."""
     metadata: Mapping[str, Any] | None
     steps: tuple[Step, ...]
     losses: tuple[Loss, ...]

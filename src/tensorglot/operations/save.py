@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
-from tensorglot.io.local import Stamp
+from tensorglot.io.local import Stamp, add_path_to_errors
 from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
@@ -83,8 +83,9 @@ def dumps(
 
 def save_archive(target: Writable, archive: Archive, format: str | None, options: SaveOptions) -> None:
     """Writes an archive in the format named, or in that of the target's suffix."""
-    spec, version = for_target(target, format)
-    settled = prepare(archive, spec, version, options)
+    with add_path_to_errors(target if isinstance(target, Place) else None):
+        spec, version = for_target(target, format)
+        settled = prepare(archive, spec, version, options)
     _warn_of_copies(archive, spec, stacklevel=3)
     write_archive(target, archive, spec, settled, options)
 

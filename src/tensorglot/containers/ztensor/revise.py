@@ -97,7 +97,7 @@ def edit_01(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
 
 
 def _with_metadata(index: bytes, metadata: Mapping[str, Any], *, is_tensor: bool) -> bytes:
-    """An index with other metadata: the entries before and behind those that it has are copied as two spans."""
+    """An index with other metadata: the entries before and after the old metadata are copied as two spans."""
     cursor = cbor.Cursor(index)
     count = cursor.count("index")
     first = begin = end = cursor.pos
