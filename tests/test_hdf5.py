@@ -725,3 +725,16 @@ def test_a_filter_of_another_library_between_others_is_named(libver: str) -> Non
         assert archive["b"].numpy().tolist() == [0, 1, 2]
         with pytest.raises(tg.UnsupportedError):
             archive["w"].numpy()
+
+
+def test_a_dataset_that_cannot_be_decoded_is_a_loss_of_a_conversion(tmp_path: Path) -> None:
+    h5py = needs("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as made:
+        made.create_dataset("lzf", data=np.arange(100), compression="lzf", chunks=(100,))
+        made.create_dataset("plain", data=np.arange(3))
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.convert(tmp_path / "a.h5", tmp_path / "a.zt")
+    assert (caught.value.rule, caught.value.tensor) == ("convert.encoding", "lzf")
+    done = tg.convert(tmp_path / "a.h5", tmp_path / "a.zt", on_loss="drop")
+    assert [(loss.kind, loss.tensor, loss.fatal) for loss in done.losses] == [("encoding", "lzf", True)]
+    assert list(tg.load(tmp_path / "a.zt")) == ["plain"]

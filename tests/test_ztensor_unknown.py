@@ -200,3 +200,42 @@ def test_more_unknown_types_than_one_byte_counts(count: int) -> None:
             assert [t.parts["data"].unknown_dtype for t in other.values()] == [
                 f"my.type{i} over u8" for i in range(count)
             ]
+
+
+def unknown_encoding() -> bytes:
+    return file01([entry(name="x", shape=[6], encoding="x.z/1", size=16, dtype="float32")], b"x" * 16)
+
+
+@pytest.mark.parametrize("version", ["ztensor@0.1", "ztensor@2"])
+@pytest.mark.parametrize("verb", ["save", "writer", "convert", "merge", "add"])
+def test_every_verb_copies_an_unknown_encoding(verb: str, version: str, tmp_path: Path) -> None:
+    path, source = tmp_path / "a.zt", tg.open(unknown_encoding())
+    if verb == "save":
+        tg.save(path, {"x": source["x"]}, format=version)
+    elif verb == "writer":
+        with tg.Writer(path, format=version) as out:
+            out.add("x", source["x"])
+    elif verb == "convert":
+        tg.convert({"x": source["x"]}, path, format=version)
+    elif verb == "merge":
+        tg.merge([source], path, format=version)
+    else:
+        tg.save(path, {}, format=version)
+        tg.edit(path, add={"x": source["x"]})
+    with tg.open(path) as archive:
+        assert (archive["x"].encoding, archive["x"].dtype, archive["x"].stored_nbytes) == ("x.z/1", np.float32, 16)
+    assert tg.verify(path, deep=True).ok
+
+
+@pytest.mark.parametrize(
+    ("format", "options"), [("npz", {}), ("safetensors", {}), ("ztensor@0.1", {"dtype": "float16"})]
+)
+def test_an_unknown_encoding_that_cannot_be_copied_is_a_loss(format: str, options: Any, tmp_path: Path) -> None:
+    source = tg.open(unknown_encoding())
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.convert(source, tmp_path / "a", format=format, **options)
+    assert (caught.value.rule, caught.value.tensor) == ("convert.encoding", "x")
+    for dry_run in (True, False):
+        done = tg.convert(source, tmp_path / "a", format=format, on_loss="drop", dry_run=dry_run, **options)
+        assert [(loss.kind, loss.tensor, loss.fatal) for loss in done.losses] == [("encoding", "x", True)]
+    assert tg.load(tmp_path / "a") == {}

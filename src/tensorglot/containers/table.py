@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, did_you_mean, escape
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
@@ -22,7 +22,7 @@ from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.deferred import Outline
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Index
-from tensorglot.model.payload import Chunk, Source
+from tensorglot.model.payload import Chunk, Codec, Source
 from tensorglot.providers import provided
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "PerTensor",
     "ReadOptions",
     "Revision",
+    "TensorFault",
     "WriteOptions",
     "check_header",
     "detect",
@@ -124,6 +125,10 @@ class Fault(NamedTuple):
         return UnsupportedError(self.message, rule=f"{format}.write.{self.rule}", tensor=tensor)
 
 
+TensorFault: TypeAlias = Callable[[str, tuple[int, ...], DType | None, str], Fault | None]
+"""By name, shape, element type and version."""
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """What the module of a format provides: its dtype codes, its two functions, and optional operations."""
@@ -153,11 +158,13 @@ class Container:
     """Supported dtypes by version, if versions differ."""
     keeps: Callable[[str, str], bool] | None = None
     """Whether a version can store elements of an unknown dtype under its name in the file."""
+    copies: Callable[[Codec], bool] | None = None
+    """Whether bytes in an encoding that cannot be decoded can be stored as they are."""
     metadata_faults: Callable[[Mapping[str, Any], str], Mapping[str, str]] | None = None
     """Keys of metadata that a version cannot store, each with the reason; for formats that store most values."""
     attribute_faults: Callable[[Mapping[str, Any], str | None, str], Mapping[str, str]] | None = None
     """The same for the attributes of a tensor; given are also the element type of a dense tensor, and the version."""
-    tensor_fault: Callable[[str, tuple[int, ...], DType | None, str], Fault | None] | None = None
+    tensor_fault: TensorFault | None = None
     """Why a version cannot store a tensor of this name, shape and type, although it supports type and layout."""
     rows_first: Callable[[Archive, WriteOptions], RowsFirst | None] | None = None
     """The file in two steps, for formats with raw rows followed by an index with their checksums.
@@ -225,6 +232,10 @@ class Format:
         """Whether a version can store elements of an unknown dtype under its name in the file."""
         by_version = self.container.keeps
         return by_version is not None and by_version(version, unknown)
+
+    def copies(self, codec: Codec) -> bool:
+        """Whether bytes in an encoding that cannot be decoded can be stored as they are."""
+        return self.container.copies is not None and self.container.copies(codec)
 
     @property
     def most_tensors(self) -> int:

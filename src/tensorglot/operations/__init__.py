@@ -50,4 +50,5 @@ What they share:
     _value_rules        invalid values
     _shards             a checkpoint in several files
     _jsonable           values as JSON
+    _same_value         whether two values of metadata are the same
 """

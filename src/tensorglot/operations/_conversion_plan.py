@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_mapping
-from tensorglot.containers.table import UNNAMED, Format
+from tensorglot.containers.table import UNNAMED, Format, TensorFault
 from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.layouts import SPARSE, described_by, user_attributes
+from tensorglot.model.payload import Encoded, Undecodable
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
 from tensorglot.operations._jsonable import Record, field_dict
@@ -39,7 +40,9 @@ from tensorglot.operations.quantize import Scheme, scheme_of, why_not
 
 __all__ = ["Action", "ConvertOptions", "Loss", "LossKind", "Plan", "Step", "make_plan"]
 
-LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "ties", "layout", "dtype", "name", "shape"]
+LossKind: TypeAlias = Literal[
+    "metadata", "attributes", "checksum", "ties", "layout", "dtype", "encoding", "name", "shape"
+]  # fmt: skip
 Action: TypeAlias = Literal["copy", "decode", "swap", "cast", "dequantize", "quantize"]
 """Keep the stored bytes, decompress them, swap their byte order, change their type, compute the real values, or round
 them to small integers with scales."""
@@ -156,7 +159,7 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
     metadata = index.metadata if options.metadata is None else options.metadata
     metadata = _expressible_metadata(metadata, spec, version, losses)
     schemes = _settle_schemes(index, names, every, options.quantize)
-    planner = _Planner(index, spec, version, new_dtype, schemes)
+    planner = _Planner(archive, spec, version, new_dtype, schemes)
     if automatic and not spec.checksums_in(version):
         automatic, save = False, replace(save, checksum=None)
         losses += () if options.sums else planner.find_checksum_losses(names)
@@ -267,9 +270,12 @@ class _Planner:
     """The columns of an index as lists: fast enough to plan 100,000 tensors."""
 
     def __init__(
-        self, index: Index, spec: Format, version: str, new_dtype: NewDType | None, schemes: Mapping[str, Scheme]
+        self, archive: Archive, spec: Format, version: str, new_dtype: NewDType | None, schemes: Mapping[str, Scheme]
     ) -> None:
-        self._index = index
+        self._archive = archive
+        self._index = index = archive.index
+        self._encoded = bool(index.codecs) or index.payloads is not None
+        self._tensor_fault = spec.container.tensor_fault
         self._schemes = schemes
         self._format = index.format.partition("@")[0]
         self._spec = spec
@@ -297,17 +303,34 @@ class _Planner:
             text = f"{target} cannot store the checksums of the source; a sidecar can: sums=True or --sums"
             yield Loss("checksum", text)
 
-    def find_losses(self, name: str, new_name: str) -> Iterator[Loss]:
+    def find_losses(self, name: str, new_name: str) -> Iterable[Loss]:
         """What the target cannot store of a tensor; of one that is left out, only the reasons for that."""
         position = self._positions[name]
-        fatal = list(self._type_losses(name, position)) or list(self._other_fault(name, position, new_name))
-        yield from fatal or (self._attribute_losses(name, position) if position in self._index.attributes else ())
+        fatal = list(self._type_losses(name, position))
+        if not fatal and self._encoded:
+            fatal = list(self._encoding_losses(name, position))
+        if not fatal and self._tensor_fault is not None:
+            fatal = list(self._other_fault(name, position, new_name, self._tensor_fault))
+        if not fatal and position in self._index.attributes:
+            return self._attribute_losses(name, position)
+        return fatal
 
-    def _other_fault(self, name: str, position: int, new_name: str) -> Iterator[Loss]:
+    def _encoding_losses(self, name: str, position: int) -> Iterator[Loss]:
+        """The loss of a tensor whose stored bytes can neither be decoded nor be copied."""
+        codecs, payloads = self._index.codecs, self._index.payloads
+        for row in self._rows(position):
+            held = None if payloads is None else payloads[row]
+            codec = held.codec if isinstance(held, Encoded) else codecs.get(row)
+            if not isinstance(codec, Undecodable):
+                continue
+            if not self._spec.copies(codec) or self.make_step(name, name).action not in ("copy", "decode"):
+                payload = self._archive.payload(row, name)
+                assert isinstance(payload, Encoded)  # noqa: S101
+                yield Loss("encoding", codec.refuse(payload).message, name, fatal=True)
+                return
+
+    def _other_fault(self, name: str, position: int, new_name: str, find: TensorFault) -> Iterator[Loss]:
         """The loss of a tensor whose name or shape the target cannot store."""
-        find = self._spec.container.tensor_fault
-        if find is None:
-            return
         layout, row = self._index.layouts.get(position), self._first_rows[position]
         shape = self._shapes[row] if layout is None else leading(layout.type)[0]
         fault = find(new_name, shape, None if layout is not None else self._dtype_of(name, row), self._version)

@@ -35,7 +35,7 @@ from tensorglot.io.target import open_target
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.layouts import replace_attributes
 from tensorglot.model.names import check_name
-from tensorglot.model.payload import Chunk, Memory, Span, as_bytes
+from tensorglot.model.payload import Chunk, Encoded, Memory, Span, Undecodable, as_bytes
 from tensorglot.model.tensor import Part, Tensor, has_bad_bool
 from tensorglot.operations._append import Appended
 from tensorglot.operations._as_archive import collect, named_tensor
@@ -198,8 +198,12 @@ class Writer:
                 self._choices[what][name] = choice
 
     def _spool_part(self, part: Part) -> Part:
-        begin = self._spool.tell()
-        end = begin + write_stream(self._spool, part.payload.chunks())
+        payload, begin = part.payload, self._spool.tell()
+        if isinstance(payload, Encoded) and isinstance(payload.codec, Undecodable):  # some formats can copy it
+            stored = Span(payload.source, payload.begin, payload.end)
+            end = begin + write_stream(self._spool, stored.chunks())
+            return replace(part, payload=replace(payload, source=self._source, begin=begin, end=end, held=None))
+        end = begin + write_stream(self._spool, payload.chunks())
         return replace(part, payload=Span(self._source, begin, end))
 
     def stream(self, name: str, dtype: DTypeLike | DType, shape: Sequence[int]) -> TensorStream:

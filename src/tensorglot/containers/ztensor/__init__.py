@@ -24,6 +24,7 @@ from typing import Any
 
 from tensorglot.containers.table import Container, Fault, ReadOptions, Revision, RowsFirst, WriteOptions
 from tensorglot.containers.ztensor import manifest, revise, v01, v1, v2, write01, write2
+from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.containers.ztensor.constants import (
     INDEX_NBYTES,
     LOGICAL_2,
@@ -38,7 +39,7 @@ from tensorglot.errors import FormatError, InputError, TensorglotError, Truncate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index
-from tensorglot.model.payload import Chunk, Source
+from tensorglot.model.payload import Chunk, Codec, Source
 from tensorglot.model.repeated import check_shared
 from tensorglot.wire import cbor, zstd
 
@@ -68,6 +69,10 @@ def dtypes_in(version: str) -> Collection[str]:
 def keeps(version: str, unknown: str) -> bool:
     """Whether elements of an unknown dtype can be copied to a version; 0.1 allows any name."""
     return version == "0.1" or manifest.keeps(unknown)
+
+
+def copies(codec: Codec) -> bool:
+    return isinstance(codec, Opaque)
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -175,6 +180,7 @@ CONTAINER = Container(
     content_digest=content_digest,
     dtypes_in=dtypes_in,
     keeps=keeps,
+    copies=copies,
     metadata_faults=metadata_faults,
     attribute_faults=attribute_faults,
     tensor_fault=tensor_fault,

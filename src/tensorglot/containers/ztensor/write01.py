@@ -92,6 +92,8 @@ def _plain_codes(index: Index) -> NDArray[np.int16] | None:
     special = index.layouts or index.attributes or index.unknown_dtypes or index.codecs or index.big_endian
     if special or index.first_rows is not None or index.metadata is not None or (codes < 0).any():
         return None
+    if index.payloads is not None and Encoded in set(map(type, index.payloads)):  # the encoding may be unknown
+        return None
     return codes
 
 
