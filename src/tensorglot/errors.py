@@ -26,7 +26,7 @@ import copyreg
 import errno
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ __all__ = [
     "did_you_mean",
     "escape",
     "human_nbytes",
+    "list_names",
     "plural",
 ]
 
@@ -94,6 +95,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
     near = [known[found] for found in get_close_matches(name.casefold(), known, n=3)]
     return "; did you mean " + ", ".join(f"'{escape(each)}'" for each in near) + "?" if near else ""
+
+
+def list_names(names: Sequence[str]) -> str:
+    """The first names for a message, or "none"."""
+    return ", ".join(f"'{escape(name)}'" for name in names[:10]) or "none"
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
