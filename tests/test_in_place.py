@@ -124,6 +124,15 @@ def test_a_copy_is_made_where_most_of_the_file_would_be_unused(path: Path) -> No
     assert contents(path) == expected(large=np.ones(3))
 
 
+def test_padding_does_not_count_as_unused(tmp_path: Path) -> None:
+    """Most of this file is padding, which a copy would have as well."""
+    path = tmp_path / "model.zt"
+    tg.save(path, {"a": np.zeros(40_000, np.uint8), "b": np.ones(40_000, np.uint8)}, format="ztensor@2")
+    old = path.read_bytes()
+    assert tg.edit(path, drop=["b"], in_place=True).in_place
+    assert path.read_bytes().startswith(old)
+
+
 def test_other_formats_are_refused_and_left_alone(tmp_path: Path) -> None:
     for name in ("x.zt", "x.bt", "x.safetensors", "x.npz"):
         tg.save(tmp_path / name, TENSORS)

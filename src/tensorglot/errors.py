@@ -55,6 +55,9 @@ __all__ = [
     "plural",
 ]
 
+NAMES_SUGGESTED = 3
+NEARLY_AS_SIMILAR = 0.15
+"""Names whose similarity is lower by more than this than that of the nearest are not suggested beside it."""
 FEW_NAMES = 5
 """Up to this many names are all listed in the message about one that does not exist."""
 
@@ -87,13 +90,18 @@ def human_nbytes(nbytes: float) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of a message about a name that does not exist: the nearest names, or nothing."""
+    """The end of a message about a name that does not exist: the nearest names, those that contain it, or nothing."""
     known: dict[str, str] = {}
     for each in itertools.islice(names, 10_000):
         known.setdefault(each.casefold(), each)
-    from difflib import get_close_matches
+    from difflib import SequenceMatcher, get_close_matches
 
-    near = [known[found] for found in get_close_matches(name.casefold(), known, n=3)]
+    asked = name.casefold()
+    found = get_close_matches(asked, known, n=NAMES_SUGGESTED)
+    ratios = [SequenceMatcher(None, each, asked).ratio() for each in found]
+    near = [known[each] for each, ratio in zip(found, ratios, strict=True) if ratio > ratios[0] - NEARLY_AS_SIMILAR]
+    part = asked.strip("*?")
+    near = near or [each for folded, each in known.items() if len(part) > 2 and part in folded][:NAMES_SUGGESTED]
     return "; did you mean " + ", ".join(f"'{escape(each)}'" for each in near) + "?" if near else ""
 
 

@@ -215,8 +215,8 @@ class _GrowableMatrix:
     def finish(self) -> NDArray[Any] | PackedBits:
         row, packed = self._row, self._options.packed
         if row is None or self._matrix is None:
-            empty = np.empty((self._filled, 0), np.uint8 if packed else np.float32)
-            return PackedBits(empty, 0) if packed else empty
+            rows = self._rows_without_vectors()
+            return PackedBits(rows, 0) if packed else rows
         if packed and row.kind.name != "packed_bit":
             raise InputError(f"packed=True needs packed_bit vectors, found {row.kind.name}", rule="bson.packed")
         matrix = self._matrix if self._filled == len(self._matrix) else self._matrix[: self._filled]
@@ -226,6 +226,17 @@ class _GrowableMatrix:
         if packed:
             return PackedBits(matrix, row.padding)
         return self._unpack(matrix, row) if self._unpacks else matrix
+
+    def _rows_without_vectors(self) -> NDArray[Any]:
+        """The rows if there is no vector, all of them NaN: without columns, unless the caller's array has them."""
+        out = self._options.out
+        if out is None:
+            return np.empty((self._filled, 0), np.uint8 if self._options.packed else np.float32)
+        dtype = np.dtype(np.float32) if self._filled else out.dtype
+        rows = _check_out(out, dtype, self._filled, out.shape[1] if out.ndim == 2 else 0)[: self._filled]
+        if self._filled:
+            rows[:] = np.nan
+        return rows
 
     def _unpack(self, matrix: NDArray[Any], row: Row) -> NDArray[np.bool_]:
         if self._options.out is None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from tensorglot.cli.group import Group
 from tensorglot.cli.options import as_json, storage_option, storage_options, storage_options_of
 from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table, progress_bar
 from tensorglot.errors import escape, human_nbytes, plural
@@ -22,7 +23,7 @@ __all__ = ["command"]
 DEFAULT_KEY = "embedding"
 
 
-@click.group
+@click.group(cls=Group)
 def command() -> None:
     """Move vectors between files and MongoDB, and make them smaller.
 

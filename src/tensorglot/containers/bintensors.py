@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import lt
 from typing import NamedTuple
 
 import numpy as np
@@ -105,7 +106,7 @@ def _scan(header: bytes, layout: str, limits: Limits, thorough: bool = False) ->
     code, position, tensor, broken, contents = kernel.scan(
         header, int(layout), _ITEMSIZES, _OUR_CODES, most, limits.rank, limits.name_nbytes, thorough
     )
-    return Fault(code, position, tensor, broken) if contents is None else Contents(*contents)
+    return Fault(code, position, tensor, broken) if contents is None else Contents._make(contents)
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -251,10 +252,17 @@ def _encode(
 ) -> bytearray:
     texts = None if metadata is None else [text.encode() for pair in sorted(metadata.items()) for text in pair]
     joined, offsets = join_texts(names)
-    by_name = np.array(sorted(range(len(names)), key=names.__getitem__) if layout == "0" else (), np.int64)
+    by_name = _order_by_name(names) if layout == "0" else np.empty(0, np.int64)
     return kernel.encode(
         int(layout), texts, joined, offsets, codes.astype(np.uint8).tobytes(), dims, dim_offsets, ends, by_name
     )
+
+
+def _order_by_name(names: Sequence[str]) -> NDArray[np.int64]:
+    # Names of tensors of one dtype are in order already; to see that takes a third of the instructions of sorting.
+    if all(map(lt, names, names[1:])):
+        return np.arange(len(names))
+    return np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
 
 
 def _codes(index: Index) -> NDArray[np.int16]:

@@ -69,7 +69,7 @@ class Names(Sequence[str]):
     def __getitem__(self, position: Any) -> Any:
         if "_list" in self.__dict__ or isinstance(position, slice):
             return self._list[position]
-        return self._text[int(self._begins[position]) : int(self._ends[position])].decode()
+        return self._text[self._begins.item(position) : self._ends.item(position)].decode()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._list)

@@ -219,14 +219,16 @@ class Part:
         return known and not self.big_endian and isinstance(self.payload, Span)
 
     def _read_rows(self, rows: Rows, dtype: np.dtype[Any], tensor: str | None) -> NDArray[Any]:
-        stored, begin = self._stored(dtype), rows.start * self.nbytes // max(1, self.shape[0])
-        shared = self.payload.view(whole=math.prod(rows.shape) * dtype.itemsize == self.nbytes)
+        stored, payload, nbytes = self._stored(dtype), self.payload, self.payload.nbytes
+        begin = rows.start * nbytes // max(1, self.shape[0])
+        shared = payload.view(whole=math.prod(rows.shape) * dtype.itemsize == nbytes)
         values: NDArray[Any]
         if shared is None:
-            values = read_run(self.payload, begin, rows.shape, stored)
+            values = read_run(payload, begin, rows.shape, stored)
         else:
             values = np.ndarray(rows.shape, stored, shared, begin)
-        check_bool(values, tensor, self.offset)
+        if dtype.kind == "b":
+            check_bool(values, tensor, self.offset)
         return values
 
     def _read_selection(self, selection: Selection, stored: np.dtype[Any]) -> NDArray[Any]:

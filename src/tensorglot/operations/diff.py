@@ -27,6 +27,7 @@ from tensorglot.operations._executor import JOB_NBYTES, name_batches, refer_to, 
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, count_off, start_progress
+from tensorglot.operations._same_value import same_value
 from tensorglot.operations.open import OpenOptions
 from tensorglot.threads import Executor, ordered_map
 
@@ -181,13 +182,14 @@ def metadata_changes(one: Archive, two: Archive) -> Iterator[Change]:
     if _holds(one, "metadata") and _holds(two, "metadata"):
         old, new = one.metadata or {}, two.metadata or {}
         for key in sorted({*old, *new}):
-            if not _equal(old.get(key), new.get(key)):
-                yield Change("metadata", None, key, old.get(key), new.get(key))
+            if key not in old or key not in new or not same_value(old[key], new[key]):
+                yield Change("metadata", None, key, *(_present(found, key) for found in (old, new)))
 
 
-def _equal(old: Any, new: Any) -> bool:
-    """NaN in metadata equals itself."""
-    return bool(old == new) or repr(old) == repr(new)
+def _present(metadata: Mapping[str, Any], key: str) -> Any:
+    """A value, None if there is none; a value that is itself None is the text "null"."""
+    value = metadata.get(key)
+    return "null" if value is None and key in metadata else value
 
 
 def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
@@ -208,7 +210,7 @@ def _find_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance) -
     x, y = one[name], two[name]
     if _holds(one, "attributes") and _holds(two, "attributes"):
         old, new = _attributes(x), _attributes(y)
-        if not _equal(old, new):
+        if not same_value(old, new):
             yield Change("attributes", name, old=old, new=new)
     try:
         found = list(_value_changes(x, y, tolerance))

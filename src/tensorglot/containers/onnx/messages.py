@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorglot.errors import FormatError, LimitError, UnsupportedError
-from tensorglot.kernels.protobuf import scan_tensors
+from tensorglot.kernels.protobuf import scan_tensors, text_pair
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
 from tensorglot.wire.protobuf import BYTES, VARINT, Field, Reader, signed
@@ -30,6 +30,8 @@ DATA_FIELDS = {4: "float_data", 5: "int32_data", 6: "string_data", 7: "int64_dat
 """Fields of a tensor that have its values."""
 _PROPERTIES = {1: "ir_version", 2: "producer_name", 3: "producer_version", 4: "domain", 5: "model_version",
                6: "doc_string"}  # fmt: skip
+_USUAL_NBYTES = 4096
+"""A key and its value that are read at once."""
 
 
 @dataclass(slots=True)
@@ -222,6 +224,11 @@ def _opset(reader: Reader, message: Field) -> tuple[str, int]:
 def _entry(reader: Reader, message: Field) -> tuple[str, str]:
     """A key and its value."""
     _require(message, BYTES)
+    if message.end - message.begin <= min(_USUAL_NBYTES, reader.left):
+        pair = text_pair(reader.take(message))
+        if pair is not None:
+            return pair
+        reader.left += message.end - message.begin  # below, each field is charged as it is read
     texts = {1: "", 2: ""}
     once = _Once()
     for found in reader.fields(message.begin, message.end):

@@ -56,6 +56,7 @@ class Rows:
         self._options = options
         self._files: dict[str, ExternalFile] = {}
         self._codecs: dict[tuple[str, str, int], tuple[Codec, int]] = {}
+        self._layouts: dict[tuple[int, tuple[int, ...]], Layout] = {}
 
     def index(self, model: Model) -> Index:
         index = self._dense_index(model.tensors, model.metadata)
@@ -177,15 +178,18 @@ class Rows:
         if len(found) == 2:
             strides = (8, 8 * len(shape))
             codec = Strided((len(shape), *values.shape), strides, 8, indices.codec)
-            nbytes = 8 * len(shape) * values.shape[0]
-            coords = replace(indices, shape=codec.shape, codec=None if codec.in_order else codec, nbytes=nbytes)
-            if codec.in_order and indices.codec is not None:
-                coords = replace(coords, codec=indices.codec)
+            indices.shape, indices.nbytes = codec.shape, 8 * len(shape) * values.shape[0]
+            indices.codec = indices.codec if codec.in_order else codec
         else:
-            coords = self._spread(indices, sparse)
-        layout = Layout(COO, dense(values.dtype, shape))
-        rows = (replace(values, part="values"), replace(coords, part="coords"))
-        builder.add(sparse.values.name, *rows, layout=layout)
+            indices = self._spread(indices, sparse)
+        values.part, indices.part = "values", "coords"
+        builder.add(sparse.values.name, values, indices, layout=self._layout(values.dtype, shape))
+
+    def _layout(self, dtype: DType, shape: tuple[int, ...]) -> Layout:
+        """The layout of a sparse tensor; equal ones are one."""
+        if (dtype.code, shape) not in self._layouts:
+            self._layouts[dtype.code, shape] = Layout(COO, dense(dtype, shape))
+        return self._layouts[dtype.code, shape]
 
     def _spread(self, indices: Row, sparse: SparseInitializer) -> Row:
         """Coordinates of positions in C order; they are read, 8 bytes for each at most 10 in the file."""
