@@ -147,15 +147,19 @@ def chain(length: int, *, circle: bool = False, depths: Callable[[int], int] = l
             if encoded.encoding >= Encoding.SPARSE_XOR:
                 record.base, record.depth = blake3(base).digest(), depths(i)
             pack.records.append(record)
-        array = array_node(f"{len(versions[-1])} * uint8", versions[-1])
-        names = leaf({"w": link(array)})
-        commit = commit_node(link(names))
-        for node in (array, names, commit):
-            pack.add(node)
-        pack.write(root)
-        write_ref(root, "main", link(commit))
+        commit_array(root, pack, array_node(f"{len(versions[-1])} * uint8", versions[-1]))
 
     return attack
+
+
+def commit_array(root: Path, pack: Pack, array: bytes) -> None:
+    """Writes a pack with a commit of one tensor, and a ref to it."""
+    names = leaf({"w": link(array)})
+    commit = commit_node(link(names))
+    for node in (array, names, commit):
+        pack.add(node)
+    pack.write(root)
+    write_ref(root, "main", link(commit))
 
 
 def same_key_chain(root: Path) -> None:
@@ -167,13 +171,7 @@ def same_key_chain(root: Path) -> None:
             PackRecord(b"\x01" + bytes(8), [(digest, 0, 8)], 8, Encoding.SPARSE_XOR, digests[(i + 1) % 40], 1 + i % 12)
         )
     pack.records.append(PackRecord(bytes(8), [(bytes(8) + b"\xff" * 24, 0, 8)], 8))
-    array = array_node("8 * uint8", CID(digests[0]), 8)
-    names = leaf({"w": link(array)})
-    commit = commit_node(link(names))
-    for node in (array, names, commit):
-        pack.add(node)
-    pack.write(root)
-    write_ref(root, "main", link(commit))
+    commit_array(root, pack, array_node("8 * uint8", CID(digests[0]), 8))
 
 
 def orphan(pack: Pack) -> None:

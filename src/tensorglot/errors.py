@@ -26,7 +26,7 @@ import copyreg
 import errno
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ __all__ = [
     "did_you_mean",
     "escape",
     "human_nbytes",
+    "list_names",
     "plural",
 ]
 
@@ -102,6 +103,11 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     part = asked.strip("*?")
     near = near or [each for folded, each in known.items() if len(part) > 2 and part in folded][:NAMES_SUGGESTED]
     return "; did you mean " + ", ".join(f"'{escape(each)}'" for each in near) + "?" if near else ""
+
+
+def list_names(names: Sequence[str]) -> str:
+    """The first names for a message, or "none"."""
+    return ", ".join(f"'{escape(name)}'" for name in names[:10]) or "none"
 
 
 def suggest(name: str, names: Iterable[str]) -> str:

@@ -29,6 +29,7 @@ from tensorglot.errors import (
     UnsupportedError,
     did_you_mean,
     escape,
+    list_names,
 )
 from tensorglot.extras import library
 from tensorglot.io.place import Place
@@ -224,7 +225,7 @@ def _only_vectors(pa: Any, schema: Any) -> str:
     fixed = [name for name in lists if is_.is_fixed_size_list(schema.field(name).type)]
     found = fixed if len(fixed) == 1 else lists
     if len(found) != 1:
-        shown = ", ".join(f"'{escape(name)}'" for name in found[:10]) or "none"
+        shown = list_names(found)
         raise InputError(f"pass the name of the vector column to read (lists found: {shown})", rule="place.name")
     name: str = found[0]
     return name

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from tensorglot.arguments import as_path
@@ -115,11 +115,8 @@ def inspect_place(place: Place, storage_options: Given = None) -> list[FieldRepo
             path=place_text(place),
         )
     if not is_collection(place):
-        file = source_for(locate(place, storage_options))
-        try:
+        with closing(source_for(locate(place, storage_options))) as file:
             return inspect(file)
-        finally:
-            file.close()
     with collection_at(place) as collection:
         check_collection(collection)
         return inspect(collection.find_raw_batches({}))

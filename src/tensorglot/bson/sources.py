@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from tensorglot.bson.coerce import is_vector
 from tensorglot.bson.vector import encode
-from tensorglot.errors import FormatError, Hint, InputError, escape
+from tensorglot.errors import FormatError, Hint, InputError, escape, list_names
 from tensorglot.io.local import BaseSource
 from tensorglot.io.place import as_place
 from tensorglot.io.source import Readable, is_stream, source_for
@@ -155,11 +156,8 @@ def _is_byte_buffer(source: object) -> bool:
 
 def _pieces_of(source: Readable) -> Iterator[tuple[int, memoryview]]:
     """The pieces of a file at a place, or of a file object."""
-    file = source_for(source)
-    try:
+    with closing(source_for(source)) as file:
         yield from _file_pieces(file)
-    finally:
-        file.close()
 
 
 def _file_pieces(file: BaseSource) -> Iterator[tuple[int, memoryview]]:
@@ -187,7 +185,7 @@ def _find_only_field(data: memoryview) -> list[bytes]:
     """Returns the keys of the only vector field."""
     paths = wire.find_vectors(data).paths
     if len(paths) != 1:
-        found = ", ".join(f"'{escape(path)}'" for path in wire.path_texts(paths[:10])) or "none"
+        found = list_names(wire.path_texts(paths[:10]))
         raise InputError(f"pass key= to name the vector field (fields found: {found})", rule="bson.key")
     return [name + b"\0" for name in paths[0].split(b"\0")[:-1]]
 

@@ -7,7 +7,7 @@ A container keeps each column in a tensor of its own, and each is read in pieces
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
@@ -27,7 +27,7 @@ from tensorglot.bson.places import Place, collection_at, is_collection, is_dump,
 from tensorglot.bson.sources import Batch, Run, batches
 from tensorglot.bson.stored_columns import ColumnSource, PartBytes, open_column
 from tensorglot.containers.table import named
-from tensorglot.errors import FormatError, Hint, InputError, escape
+from tensorglot.errors import FormatError, Hint, InputError, list_names
 from tensorglot.io.local import BaseSource
 from tensorglot.io.place import as_place
 from tensorglot.io.source import source_for
@@ -99,11 +99,8 @@ def open_stream(place: Place, plan: ReadPlan) -> Iterator[Stream]:
         with collection_at(place) as collection:
             yield _collection_stream(collection, plan)
     elif is_dump(place):
-        file = source_for(as_place(place))
-        try:
+        with closing(source_for(as_place(place))) as file:
             yield _dump_stream(place_text(place), file, plan)
-        finally:
-            file.close()
     elif is_parquet(place):
         with open_parquet(as_place(place), plan.key, plan.fields, plan.dtype, plan.id) as found:
             yield Stream(found.key, found.batches, expected_rows=found.rows)
@@ -169,7 +166,7 @@ def _document_batches(
 def _only(reports: Iterable[FieldReport]) -> str:
     names = [report.name for report in reports if report.vectors]
     if len(names) != 1:
-        found = ", ".join(f"'{escape(name)}'" for name in names[:10]) or "none"
+        found = list_names(names)
         what = "there are several vector fields" if names else "there is no vector field"
         hint = Hint("pass the name of one", "pass --from NAME") if names else None
         raise InputError(f"{what} (found: {found})", rule="place.name", hint=hint)
@@ -260,6 +257,6 @@ def _row_blocks(tensor: Tensor, nbytes: int | None) -> Iterator[NDArray[Any]]:
 def _only_matrix(archive: Archive, id: str) -> str:
     matrices = [name for name, tensor in archive.items() if len(tensor.shape) == 2 and tensor.dtype and name != id]
     if len(matrices) != 1:
-        found = ", ".join(f"'{escape(name)}'" for name in matrices[:10]) or "none"
+        found = list_names(matrices)
         raise InputError(f"pass the name of the matrix to read (matrices found: {found})", rule="place.name")
     return matrices[0]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -146,11 +146,8 @@ def _repeatable(stream: Stream, plan: WritePlan) -> Iterator[Stream]:
             fields = tuple(batch.fields)
             spool.writelines(dump([batch]))
         spool.flush()
-        file = FileSource(os.dup(spool.fileno()))
-        try:
+        with closing(FileSource(os.dup(spool.fileno()))) as file:
             yield replace(stream, batches=lambda nbytes: dump_batches(file, stream.key, fields), repeatable=True)
-        finally:
-            file.close()
 
 
 class _Look:

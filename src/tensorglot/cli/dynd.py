@@ -7,6 +7,7 @@ is that of `tensorglot.dynd.json`.
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -179,11 +180,8 @@ def _download(url: str) -> bytes:
     from tensorglot.io.place import as_place
     from tensorglot.io.source import source_for
 
-    source = source_for(as_place(url, storage_options_for(url)))
-    try:
+    with closing(source_for(as_place(url, storage_options_for(url)))) as source:
         return source.read_bytes(0, source.size)
-    finally:
-        source.close()
 
 
 def _value(file: str, type_text: str | None) -> Tensor:

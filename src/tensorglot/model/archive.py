@@ -405,7 +405,7 @@ class Archive(Mapping[str, Tensor]):
 
     def _ipython_key_completions_(self) -> list[str]:
         """What IPython offers after `archive["`."""
-        return list(self.index.names)
+        return list(self)
 
     def __repr__(self) -> str:
         return f"Archive({self.format}, {plural(len(self), 'tensor')})"

@@ -107,6 +107,3 @@ class DeferredArchive(Archive):
 
     def __len__(self) -> int:
         return len(self._outline.names)
-
-    def _ipython_key_completions_(self) -> list[str]:
-        return list(self._outline.names)

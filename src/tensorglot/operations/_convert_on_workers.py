@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -66,11 +66,8 @@ def convert_on_workers(conversion: WorkerConversion, target: Writable) -> list[A
     with _staging_file(target) as path:
         index = _decoded(converted)
         accounts = _fill(conversion, path, index.begins)
-        staged = FileSource(path)
-        try:
+        with closing(FileSource(path)) as staged:
             write_archive(target, Archive(index, staged), spec, settled, replace(plan.save, progress=None))
-        finally:
-            staged.close()
     return accounts
 
 

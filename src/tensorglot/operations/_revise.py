@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -101,11 +102,8 @@ class Revised:
                 write_stream(spool, [held])
                 held = chunk
             spool.flush()
-            tail = FileSource(os.dup(spool.fileno()))
-            try:
+            with closing(FileSource(os.dup(spool.fileno()))) as tail:
                 return append_tail(path, tail, bytes(as_bytes(held)), expect=stamp, durable=durable)
-            finally:
-                tail.close()
 
     def _options_of_all(self) -> WriteOptions:
         """Tensors that stay are compressed as they were."""
