@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
+from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target, holders_of
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.local import Stamp, add_path_to_errors
 from tensorglot.io.place import Place
@@ -19,6 +19,7 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Span, as_bytes
 from tensorglot.model.tensor import NESTED
@@ -149,7 +150,8 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
     for position, layout in index.layouts.items():
         if not spec.holds_layout(layout.name):
             raise UnsupportedError(
-                f"{spec.name} cannot store a tensor of layout '{escape(layout.name)}' (type {layout.type!s:.60})",
+                f"{spec.name} cannot store a tensor of layout '{escape(layout.name)}' and type {layout.type!s:.60}"
+                + holders_of(layout.name),
                 rule="save.layout",
                 tensor=index.names[position],
             )
@@ -157,13 +159,25 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
             from tensorglot.model.types.text import text_of
 
             text_of(layout.type)
-    for position in () if spec.attributes else index.attributes:
-        from tensorglot.model.layouts import user_attributes
-
-        if user_attributes(index, position):
-            name = index.names[position]
-            raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)
+    if index.attributes:
+        _check_attributes(index, spec, version)
     return settled
+
+
+def _check_attributes(index: Index, spec: Format, version: str) -> None:
+    from tensorglot.model.layouts import user_attributes
+
+    for position, attributes in index.attributes.items():
+        name = index.names[position]
+        if spec.attributes:
+            for key, fault in spec.metadata_faults(attributes, version).items():
+                raise UnsupportedError(
+                    f"{spec.name} cannot store the attribute '{escape(key)}': {fault}",
+                    rule=f"{spec.name}.write.attribute",
+                    tensor=name,
+                )
+        elif user_attributes(index, position):
+            raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)
 
 
 def check_metadata(metadata: Mapping[str, Any], spec: Format, version: str) -> None:
