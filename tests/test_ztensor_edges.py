@@ -143,7 +143,7 @@ def test_errors_of_attributes_name_the_tensor(format: str, attributes: Any, tmp_
             out.add("a", np.zeros(2), attributes=attributes)
 
     for write in (lambda: tg.dumps({"a": np.zeros(2)}, format=format, attributes={"a": attributes}), add):
-        with pytest.raises((tg.InputError, tg.UnsupportedError), match="attribute") as caught:
+        with pytest.raises((tg.InputError, tg.UnsupportedError)) as caught:
             write()
         assert caught.value.tensor == "a"
     assert not (tmp_path / "x.zt").exists()

@@ -19,7 +19,6 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
-from tensorglot.model.index import Index
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Span, as_bytes
 from tensorglot.model.tensor import NESTED
@@ -159,25 +158,13 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
             from tensorglot.model.types.text import text_of
 
             text_of(layout.type)
-    if index.attributes:
-        _check_attributes(index, spec, version)
-    return settled
+    for position in () if spec.attributes else index.attributes:
+        from tensorglot.model.layouts import user_attributes
 
-
-def _check_attributes(index: Index, spec: Format, version: str) -> None:
-    from tensorglot.model.layouts import user_attributes
-
-    for position, attributes in index.attributes.items():
-        name = index.names[position]
-        if spec.attributes:
-            for key, fault in spec.metadata_faults(attributes, version).items():
-                raise UnsupportedError(
-                    f"{spec.name} cannot store the attribute '{escape(key)}': {fault}",
-                    rule=f"{spec.name}.write.attribute",
-                    tensor=name,
-                )
-        elif user_attributes(index, position):
+        if user_attributes(index, position):
+            name = index.names[position]
             raise UnsupportedError(f"{spec.name} cannot store attributes", rule="save.attributes", tensor=name)
+    return settled
 
 
 def check_metadata(metadata: Mapping[str, Any], spec: Format, version: str) -> None:
