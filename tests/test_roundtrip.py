@@ -101,6 +101,7 @@ def test_what_cannot_be_saved_is_refused_by_name(what: str) -> None:
         with pytest.raises(kind) as caught:
             tg.dumps(values, format="bintensors")
         assert (caught.value.rule, caught.value.tensor) == (rule, "x")
+        assert ("formats that can: ztensor, dynd" in str(caught.value)) is (rule == "save.layout")
 
 
 def test_the_gallery_has_the_cases_that_its_names_say() -> None:

@@ -486,3 +486,12 @@ def test_a_commit_is_a_value(store: Store) -> None:
     assert len(repr(made)) < 120
     assert made == store.show(made.cid)
     assert made.to_dict().keys() == {"cid", "parents", "message", "metadata", "time"}
+
+
+def test_a_commit_is_no_target_of_the_other_verbs(tmp_path: Path) -> None:
+    url = f"store://{tmp_path / 'store'}#main"
+    with Store.create(tmp_path / "store"):
+        w = {"w": np.zeros(2)}
+        for write in (lambda: tg.save(url, w, format="ztensor"), lambda: tg.convert(w, url, format="ztensor")):
+            with pytest.raises(tg.UnsupportedError, match=r"Store\(path\)\.commit"):
+                write()

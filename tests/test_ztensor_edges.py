@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -130,6 +131,22 @@ def test_products_beyond_what_a_file_can_have(shape: list[int], what: str) -> No
         tg.open(zt.file2({"objects": {"a": zt.tensor(shape=shape)}}))
     assert caught.value.rule == "ztensor.shape.product"
     assert what in str(caught.value)
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+@pytest.mark.parametrize(
+    "attributes", [{"k": object()}, {"k": [1 << 70]}, 3, {1: 2}], ids=["object", "int", "3", "key"]
+)
+def test_errors_of_attributes_name_the_tensor(format: str, attributes: Any, tmp_path: Path) -> None:
+    def add() -> None:
+        with tg.Writer(tmp_path / "x.zt", format=format) as out:
+            out.add("a", np.zeros(2), attributes=attributes)
+
+    for write in (lambda: tg.dumps({"a": np.zeros(2)}, format=format, attributes={"a": attributes}), add):
+        with pytest.raises((tg.InputError, tg.UnsupportedError)) as caught:
+            write()
+        assert caught.value.tensor == "a"
+    assert not (tmp_path / "x.zt").exists()
 
 
 @pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])

@@ -61,17 +61,19 @@ def _shown(value: object) -> str:
     return repr(value) if value is None or isinstance(value, (str, int, float)) else type(value).__name__
 
 
-def check_mapping(value: object, what: str, rule: str) -> None:
+def check_mapping(value: object, what: str, rule: str, tensor: str | None = None) -> None:
     """Checks that a value is a mapping whose keys are str without lone surrogates."""
     if not isinstance(value, Mapping):
-        raise InputError(f"{what} must be a mapping, not {type(value).__name__}", rule=rule)
+        raise InputError(f"{what} must be a mapping, not {type(value).__name__}", rule=rule, tensor=tensor)
     for key in value:
         if not isinstance(key, str):
-            raise InputError(f"keys of {what} must be str, not {type(key).__name__}", rule=rule)
+            raise InputError(f"keys of {what} must be str, not {type(key).__name__}", rule=rule, tensor=tensor)
         try:
             key.encode()
         except UnicodeEncodeError:
-            raise InputError(f"the key '{escape(key)}' of {what} has a lone surrogate", rule=rule) from None
+            raise InputError(
+                f"the key '{escape(key)}' of {what} has a lone surrogate", rule=rule, tensor=tensor
+            ) from None
 
 
 def as_names(value: Iterable[str], what: str, rule: str) -> list[str]:

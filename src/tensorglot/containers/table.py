@@ -42,6 +42,7 @@ __all__ = [
     "detect",
     "for_target",
     "formats",
+    "holders_of",
     "named",
     "unsupported_dtype",
 ]
@@ -538,6 +539,12 @@ def _not_written(format: str, path: str | None = None, written: str = "") -> Inp
 
 def _written_names() -> str:
     return ", ".join(spec.name for spec in TABLE if spec.writes)
+
+
+def holders_of(layout: str) -> str:
+    """The formats that can store tensors of a layout, for messages; "" if there is none."""
+    found = [spec.name for spec in TABLE if spec.writes and spec.holds_layout(layout)]
+    return f" (formats that can: {', '.join(found)})" if found else ""
 
 
 def unsupported_dtype(format: str, index: Index, row: int) -> UnsupportedError:

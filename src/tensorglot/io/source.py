@@ -44,5 +44,6 @@ def source_for(source: Readable, backend: Backend = "auto") -> BaseSource:
         raise
     except (TypeError, ValueError, BufferError) as error:
         raise InputError(
-            f"source must be a path, bytes or a binary file, not {type(source).__name__}", rule="source.kind"
+            f"source must be a path, a URL, bytes, a binary file or a list of these, not {type(source).__name__}",
+            rule="source.kind",
         ) from error

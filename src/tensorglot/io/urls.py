@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.errors import Hint, InputError, UnsupportedError, escape
 
 __all__ = [
     "BUCKETS",
@@ -32,6 +32,7 @@ __all__ = [
 BUCKETS: Final = ("s3", "gs", "az")
 """Schemes that can be written to and listed."""
 _SOURCES: Final = (*BUCKETS, "http", "https", "hf")
+_COMMIT = Hint("call tg.store.Store(path).commit(ref, tensors)", "run tensorglot store commit")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -57,7 +58,10 @@ def check_target(url: str) -> None:
     if scheme not in BUCKETS:
         known = ", ".join(f"{known}://" for known in (*BUCKETS, "file"))
         raise UnsupportedError(
-            f"{scheme}:// can be read, not written (written: {known})", rule="url.target", path=shown(url)
+            f"{scheme}:// can be read, not written (written: {known})",
+            rule="url.target",
+            path=shown(url),
+            hint=_COMMIT if scheme == "store" else None,
         )
 
 

@@ -80,8 +80,8 @@ def _revise(
         index = replace(index, metadata=metadata)
     if attributes is not None:
         check_mapping(attributes, "attributes", "save.attributes")
-        for fields in attributes.values():
-            check_mapping(fields, "attributes of a tensor", "save.attributes")
+        for name, fields in attributes.items():
+            check_mapping(fields, "attributes of a tensor", "save.attributes", name)
         for name in attributes.keys() - index.positions.keys():
             raise InputError("attributes name a tensor that is not being saved", rule="save.attributes", tensor=name)
         given = {index.positions[name]: fields for name, fields in attributes.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_mapping
-from tensorglot.containers.table import UNNAMED, Format, TensorFault
+from tensorglot.containers.table import UNNAMED, Format, TensorFault, holders_of
 from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
@@ -385,8 +385,9 @@ class _Planner:
                 yield Loss("dtype", f"{spec.name} cannot store {real.name}", name, fatal=True)
             return
         if layout is not None and not spec.holds_layout(layout.name):
+            what = f"{spec.name} cannot store layout '{escape(layout.name)}'{holders_of(layout.name)}"
             hint = "; cast it to a float type to convert its real values" if can_dequantize(layout.name) else ""
-            yield Loss("layout", f"{spec.name} cannot store layout '{escape(layout.name)}'{hint}", name, fatal=True)
+            yield Loss("layout", what + hint, name, fatal=True)
             return
         if layout is not None and layout.name.startswith(f"{spec.name}."):
             return  # the format's own layout: its parts are not tensors there and need no element type of the format

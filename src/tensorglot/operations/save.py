@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
+from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target, holders_of
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.local import Stamp, add_path_to_errors
 from tensorglot.io.place import Place
@@ -149,7 +149,8 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
     for position, layout in index.layouts.items():
         if not spec.holds_layout(layout.name):
             raise UnsupportedError(
-                f"{spec.name} cannot store a tensor of layout '{escape(layout.name)}' (type {layout.type!s:.60})",
+                f"{spec.name} cannot store a tensor of layout '{escape(layout.name)}' and type {layout.type!s:.60}"
+                + holders_of(layout.name),
                 rule="save.layout",
                 tensor=index.names[position],
             )

@@ -188,7 +188,7 @@ class Writer:
         self._check(name)
         tensor = named_tensor(name, value)
         if attributes is not None:
-            check_mapping(attributes, "attributes of a tensor", "save.attributes")
+            check_mapping(attributes, "attributes of a tensor", "save.attributes", name)
             new = replace_attributes(tensor.layout, tensor.attributes, attributes, name)
             tensor = replace(tensor, attributes=new)
         parts = {part_name: self._spool_part(part) for part_name, part in tensor.parts.items()}

@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorglot.containers.ztensor.constants import IN_PART, LOGICAL_2, OVER, SEEKABLE, STORAGE_2
 from tensorglot.containers.ztensor.stored import Blob, is_opaque
-from tensorglot.errors import UnsupportedError, escape
+from tensorglot.errors import TensorglotError, UnsupportedError, escape
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.payload import Encoded
@@ -118,7 +118,11 @@ def _tensor(tensor: TensorSpec) -> bytes:
         cbor.text(tensor.layout),
     ]
     if tensor.attributes is not None:
-        pieces += [_ATTRIBUTES, cbor.encode(tensor.attributes, OBJECT_FORM)]
+        try:
+            pieces += [_ATTRIBUTES, cbor.encode(tensor.attributes, OBJECT_FORM)]
+        except TensorglotError as error:
+            error.tensor = tensor.name
+            raise
     return b"".join(pieces)
 
 

@@ -30,7 +30,7 @@ from tensorglot.containers.ztensor.stored import (
     prepare,
     write_blobs,
 )
-from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.errors import InputError, TensorglotError, UnsupportedError, escape
 from tensorglot.kernels.ztensor_index import encode_entries
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
@@ -328,6 +328,14 @@ def _part_entries(tensor: Tensor, compression: str | None) -> Iterator[Entry]:
         yield entry
 
 
+def _encode_fields_of(entry: Entry) -> bytes:
+    try:
+        return _encode_fields(entry.encoding, entry.endianness, entry.blob.checksum, entry.custom)
+    except TensorglotError as error:
+        error.tensor = entry.custom.get("part_of", entry.name)
+        raise
+
+
 def encode_index(entries: Sequence[Entry]) -> bytearray:
     """Encodes the index of entries whose blobs are placed."""
     names = [entry.name for entry in entries]
@@ -350,7 +358,7 @@ def encode_index(entries: Sequence[Entry]) -> bytearray:
         dim_offsets,
         np.array([entry.blob.offset for entry in entries], np.int64),
         np.array([entry.blob.size for entry in entries], np.int64),
-        [_encode_fields(entry.encoding, entry.endianness, entry.blob.checksum, entry.custom) for entry in entries],
+        [_encode_fields_of(entry) for entry in entries],
     )
     suspects = {i for i, entry in enumerate(entries) if entry.looks_like_part and not entry.is_part}
     for i in sorted(suspects & rows_read_as_parts(bytes(index)) if suspects else ()):
