@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import mmap
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,8 +102,8 @@ class TestEncode:
             [Raw(7, bytes((i,)) * 12) for i in range(7)],
             [1, "x", None, True, 2.5, b"bytes", {"a": [1]}],
             [Int64(i) for i in range(7)],
-            np.array(list("abcdefg")),
-            np.array([1, "x", None, True, 2.5, b"bytes", 7], object),
+            np.array(["a", "bb", "", "d", "e", "f", "g"]),
+            np.array([1, "x", None, True, 2.5, b"bytes", {"a": [1]}], object),
             np.arange(7) > 3,
         ],
     )
@@ -128,7 +130,8 @@ class TestEncode:
             ("a\0", None, "key"), ("v", [1], "ids"), ("v", range(8), "ids"), ("v", [object()] * 7, "value"),
             ("v", np.zeros(7), "ids"), ("v", [2**63] * 7, "ids"), ("v", np.zeros((7, 2), int), "ids"),
             ("v", np.array(7), "ids"), ("v", dict.fromkeys(range(7)), "ids"), ("v", np.zeros(7, "M8[ns]"), "ids"),
-            ("v", list(np.zeros(7, "M8[ns]")), "value"), ("v", list(np.zeros(7, "m8[ns]")), "value"),
+            ("v", [np.datetime64(i, "ns") for i in range(7)], "value"),
+            ("v", [np.timedelta64(i, "ns") for i in range(7)], "value"),
         ],
     )  # fmt: skip
     def test_refused_documents(self, key: str, ids: Any, rule: str) -> None:
@@ -374,6 +377,21 @@ class TestOut:
 
 
 class TestFiles:
+    @pytest.mark.parametrize("key", ["v", None])
+    def test_file_objects_and_buffers(self, key: str | None, tmp_path: Path) -> None:
+        """Line feeds in the data are data: a file is not read line by line."""
+        matrix = np.full((3000, 8), np.frombuffer(b"\n" * 4, np.float32)[0])
+        raw = encode_documents(matrix, "v", range(3000))
+        (tmp_path / "x.bson").write_bytes(raw)
+        with (tmp_path / "x.bson").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            for source in (file, io.BytesIO(raw), io.BytesIO(gzip.compress(raw)), mapped, np.frombuffer(raw, np.uint8)):
+                assert np.array_equal(decode_matrix(source, key), matrix)
+        assert vectors.inspect(io.BytesIO(raw)) == vectors.inspect(raw)
+
+    def test_a_text_file_is_refused(self) -> None:
+        with pytest.raises(InputError, match="binary mode"):
+            decode_matrix(io.StringIO("text"))
+
     def test_in_pieces(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         matrix = RNG.standard_normal((5000, 9), np.float32)
         raw = encode_documents(matrix, "v", range(5000))

@@ -133,6 +133,16 @@ def test_a_missing_block_has_no_missing_elements():
     assert (array.null_count, array.values.null_count) == (1, 0)
 
 
+@pytest.mark.parametrize(("size", "missing", "present"), [(1024, 8193, 0), (131_073, 64, 1)])
+def test_placeholders_of_missing_values_are_bounded(size, missing, present):
+    """64 MiB, or 64 times the values that are there; each case is the smallest that exceeds one of them."""
+    rows = bytes(missing) + (b"\1" + bytes(8 * size)) * present
+    tensor = dynd.deserialize(rows, f"{missing + present} * ?{size} * int64")
+    with pytest.raises(tg.LimitError) as caught:
+        tensor.arrow()
+    assert caught.value.rule == "dynd.arrow.places"
+
+
 def test_arrow_shares_contents_both_ways():
     array = pa.array([[1.5, 2.5], [], [3.5]], pa.large_list(pa.float64()))
     tensor = dynd.array(array)

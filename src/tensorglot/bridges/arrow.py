@@ -149,7 +149,7 @@ def to_value(value: Any, plan: Plan) -> Value:
         if node.kind is Kind.OPTION:
             valid = valid_rows(array)
             columns[node.id] = np.where(valid, np.arange(len(array)), -1)
-            stack.append((node.child, array, _both(live, valid)))
+            stack.append((node.child, array, partial(_both, live, valid)))
             continue
         _check_present(node, array, live)
         if node.kind is Kind.BLOCK:
@@ -183,8 +183,8 @@ def _refuse(node: Node, array: Any) -> InputError:
     return InputError(f"cannot convert Arrow's {array.type} to {node.type}", rule="dynd.value")
 
 
-def _both(live: Live, valid: NDArray[np.bool_]) -> Live:
-    return (lambda: valid) if live is None else (lambda: live() & valid)
+def _both(live: Live, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    return valid if live is None else live() & valid
 
 
 def _used_elements(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:

@@ -193,8 +193,7 @@ def _regular(node: Node, layout: Any, size: int) -> Any:
         if (sizes != size).any():
             raise InputError(f"expected lists of {size} elements in {node.type}", rule="dynd.length")
         layout = layout.to_ListOffsetArray64(True)
-        return layout.content[: count * size]
-    if layout.size != size:
+    elif layout.size != size:
         raise InputError(f"expected {size} elements, found {layout.size}, in {node.type}", rule="dynd.length")
     return layout.content[: count * size]
 

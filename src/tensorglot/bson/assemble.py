@@ -81,6 +81,7 @@ class PackedBits(NamedTuple):
 
     @property
     def dtype(self) -> str:
+        """The vector dtype."""
         return "packed_bit"
 
     def bits(self) -> NDArray[np.bool_]:
@@ -135,8 +136,11 @@ class _GrowableMatrix:
     def add(self, batch: Batch) -> None:
         missing = batch.missing
         absent = int(np.count_nonzero(missing))
-        if absent:
-            self._check_missing(missing)
+        if absent and self._options.on_missing == "error":
+            number = self._documents + int(np.flatnonzero(missing)[0])
+            raise FormatError(
+                f"document {number} has no vector; pass on_missing='skip' or 'nan' to continue", rule=MISSING_RULE
+            )
         self._documents += len(missing)
         self.vectors += len(missing) - absent
         skipped = absent if self._options.on_missing == "skip" else 0
@@ -155,14 +159,6 @@ class _GrowableMatrix:
             values = np.empty((len(missing) - absent, block.shape[1]), block.dtype)
             batch.gather(cast("Row", self._row), as_bytes(values))
             block[~missing] = values
-
-    def _check_missing(self, missing: NDArray[np.bool_]) -> None:
-        if self._options.on_missing == "error":
-            number = self._documents + int(np.flatnonzero(missing)[0])
-            raise FormatError(
-                f"document {number} has no vector; pass on_missing='skip' or 'nan' to continue",
-                rule=MISSING_RULE,
-            )
 
     def _check_nan(self) -> None:
         if self._row is not None and self._row.kind.name != "float32":

@@ -143,7 +143,7 @@ class ValueColumn:
         return list(map(document_of, self.elements(wire.key_bytes(name))))
 
     def dump(self, name: str) -> bytes:
-        """These documents, one after the other."""
+        """The documents of `documents`, concatenated."""
         return b"".join(self.documents(name))
 
 

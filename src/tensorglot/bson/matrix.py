@@ -61,12 +61,15 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
 
 def check_count(what: str, given: Any, count: int) -> None:
     """Checks that `given` is a sequence with an item for each row."""
-    if not hasattr(given, "__len__") or not hasattr(given, "__getitem__") or isinstance(given, Mapping):
-        raise InputError(f"{what} must be a sequence, not {type(given).__name__}", rule=f"bson.{what}")
-    if (rank := getattr(given, "ndim", 1)) != 1:
-        raise InputError(f"{what} must have one dimension, found {rank}", rule=f"bson.{what}")
-    if len(given) != count:
-        raise InputError(f"{what} has {len(given)} items, the matrix has {count} rows", rule=f"bson.{what}")
+    try:
+        own, ndim = len(given), getattr(given, "ndim", 1)
+    except (TypeError, ValueError):  # no length; an array without dimensions; a released memoryview
+        own, ndim = 0, 0
+    if ndim != 1 or not hasattr(given, "__getitem__") or isinstance(given, Mapping):
+        kind = f"an array of {ndim} dimensions" if ndim else type(given).__name__
+        raise InputError(f"{what} must be a sequence, not {kind}", rule=f"bson.{what}")
+    if own != count:
+        raise InputError(f"{what} has {own} items, the matrix has {count} rows", rule=f"bson.{what}")
 
 
 def _uniform_ids(ids: Sequence[Any]) -> tuple[int | None, bytes]:
@@ -78,7 +81,7 @@ def _uniform_ids(ids: Sequence[Any]) -> tuple[int | None, bytes]:
         return (encoded[0][0], b"".join(data for _, data in encoded)) if alike else (None, b"")
     numbers = np.asarray(ids)
     if numbers.dtype.kind not in "iu" or (numbers.size and int(numbers.max()) >= 1 << 63):
-        raise InputError(f"ids must be int64 at most, found {numbers.dtype}", rule="bson.ids")
+        raise InputError(f"ids must be text, or integers that fit in int64, found {numbers.dtype}", rule="bson.ids")
     narrow = numbers.size == 0 or (int(numbers.min()) >= -(1 << 31) and int(numbers.max()) < 1 << 31)
     kind, width = (0x10, "<i4") if narrow else (0x12, "<i8")
     return kind, numbers.astype(width).tobytes()

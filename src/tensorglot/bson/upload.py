@@ -66,6 +66,7 @@ class Written(Record):
 
     @property
     def ok(self) -> bool:
+        """Whether no document was left out."""
         return not (self.conflicts or self.missing or self.failed)
 
     def to_dict(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ A value is stored as an integer. It is exported as the object that holds it exac
     time['s'|'ms'|'us']       datetime.time
     timedelta['s'|'ms'|'us']  datetime.timedelta
     datetime['s'|'ms'|'us']   datetime.datetime, aware if the type has a time zone
-    decimal[P, S]             decimal.Decimal with S digits behind the point
+    decimal[P, S]             decimal.Decimal with S digits after the point
     any of 'ns'               numpy.datetime64 (UTC, if there is a zone) or numpy.timedelta64
 
 A value out of range for Python's class (the year 10000) becomes NumPy's scalar; the

@@ -172,8 +172,8 @@ def _element(key: str, kind: int, value: bytes) -> bytes:
 
 def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth: int = 1) -> tuple[int, bytes]:
     """Encodes one value, also NumPy scalars and pymongo's ObjectId and Binary; returns its BSON type and bytes."""
-    if isinstance(value, np.generic) and value.dtype.kind not in "mM":  # nanoseconds would become plain integers
-        value = value.item()
+    if isinstance(value, np.generic):
+        value = _python_value(value)
     if value is None:
         return NULL, b""
     if isinstance(value, bool):
@@ -203,6 +203,13 @@ def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth:
     if default is not None:
         return encode_value(default(value), None, depth)
     raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
+
+
+def _python_value(value: np.generic) -> Any:
+    plain = value.item()
+    if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int):  # a unit below microseconds
+        raise InputError(f"BSON does not support {value.dtype}: use milliseconds", rule="bson.value")
+    return plain
 
 
 def _check_raw(value: Raw) -> bytes:
