@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from peers import missing, needs
-from tensorglot.bson import Vector, from_database, to_database
+from tensorglot.bson import Vector, decode, from_database, to_database
 from tensorglot.errors import FormatError, InputError, TensorglotError, UnsupportedError
 
 FLOATS = Vector([1.5, -2.0, 0.1], "float32")
@@ -143,3 +143,10 @@ def _sqlite_with_extensions() -> Any:
         return needs("apsw").Connection(":memory:")
     except ModuleNotFoundError:
         missing("neither sqlite3 with extensions nor apsw")
+
+
+def test_ignored_bits_that_are_set_are_refused() -> None:
+    kept = decode(b"\x10\x04\xff", ignored_bits="keep")
+    with pytest.raises(InputError) as caught:
+        to_database(kept, "pgvector")
+    assert caught.value.rule == "bson.vector.ignored_bits"

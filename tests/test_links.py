@@ -705,3 +705,21 @@ def test_blocks_that_are_not_a_value_of_the_type():
             assert not isinstance(error, InputError), error  # noqa: PT017
         else:
             assert value.serialize() == data
+
+
+@pytest.mark.parametrize("type", ["Any", "Float", "var * T", "int8"])
+def test_an_empty_link_in_a_value_is_refused(type):
+    empty = dynd.Link(type)
+    for value in (empty, [empty], {"a": empty}):
+        with pytest.raises(InputError) as caught:
+            dynd.array(value)
+        assert caught.value.rule == "dynd.merkle.state"
+    with pytest.raises(InputError):
+        empty.set([empty])
+
+
+@pytest.mark.parametrize("cid", [5, b"", bytes(36), object()])
+def test_a_link_has_a_cid_or_none(cid):
+    with pytest.raises(InputError) as caught:
+        dynd.Link("int8", cid)
+    assert caught.value.rule == "dynd.merkle.cid"

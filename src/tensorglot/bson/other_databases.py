@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 import numpy as np
 
 from tensorglot.arguments import check_choice
-from tensorglot.bson.coerce import DType
+from tensorglot.bson.coerce import DType, apply_ignored_bits
 from tensorglot.bson.vector import Vector
 from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.wire.bson import view
@@ -71,6 +71,7 @@ def to_database(vector: Any, database: Database) -> bytes:
         raise UnsupportedError(
             f"{database} allows {form.max_count} elements, the vector has {vector.count}", rule="database.size"
         )
+    apply_ignored_bits(vector.data, vector.padding, "error", InputError)
     data = _reverse_bits(vector.data).tobytes() if form.lowest_first else vector.data.astype(form.numpy).tobytes()
     return data if form.header is None else form.header.pack(vector.count) + data
 

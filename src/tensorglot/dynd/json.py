@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
+from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -119,8 +121,7 @@ def _decode_typed(value: Any, type: Type) -> Any:
         type = type.element
     if isinstance(value, list):
         if isinstance(type, Complex) and len(value) == 2:
-            real, imaginary = (_decode_typed(part, type.part) for part in value)
-            return complex(real, imaginary)
+            return _complex(type, [_decode_typed(part, type.part) for part in value])
         if isinstance(type, Fixed | Var):
             return [_decode_typed(item, type.element) for item in value]
         if isinstance(type, Map):
@@ -135,6 +136,13 @@ def _decode_typed(value: Any, type: Type) -> Any:
         special = _special(value)
         return value if special is None else special
     return _read(value, type) if isinstance(value, str) else value
+
+
+def _complex(type: Complex, parts: list[Any]) -> complex:
+    if all(isinstance(part, int | float | np.floating) for part in parts):
+        with suppress(OverflowError):
+            return complex(*parts)
+    raise InputError(f"{reprlib.repr(parts)} is not a valid {type}", rule="dynd.value")
 
 
 def _read(text: str, type: Type) -> Any:

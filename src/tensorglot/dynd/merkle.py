@@ -58,6 +58,8 @@ class Link:
         self._store = store
         self._tensor: Tensor | None = None
         self._lock = RLock()
+        if not isinstance(self._cid, CID | None):
+            raise InputError(f"a CID must be a CID or its text, not {cid.__class__.__name__}", rule="dynd.merkle.cid")
         if cid is not None and symbolic(self._type):
             raise InputError(
                 f"a link with a CID needs the type of its value; {self._type} is symbolic", rule="dynd.symbolic"

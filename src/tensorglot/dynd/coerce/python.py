@@ -139,6 +139,7 @@ def _link(type: Merkle, item: Any, boxed: Boxed) -> Value:
         item = item.tolist()
     if not isinstance(item, Link):
         raise refuse(type, item)
+    item.freeze()  # refuses an empty link, whose type may be symbolic
     if not matches(type.element, item.type):
         raise InputError(f"{type} cannot hold a link to {item.type}", rule="dynd.array.type")
     return from_python(item, plan_of(Merkle(item.type)), boxed)
