@@ -79,6 +79,8 @@ class Column:
     cells: Sequence[str]
     right: bool = False
     elastic: bool = False
+    prose: bool = False
+    """Whether cells are cut at the end instead: of a sentence, the beginning says most."""
 
 
 def styled(stream: TextIO) -> bool:
@@ -167,14 +169,10 @@ def _print_rows(
     if above is not None:
         title, *rows = (f"{name}\n{GAP}{row}" for name, row in zip(above, (title, *rows), strict=True))
     if colours is not None and styled(sys.stdout):
-        rows = [row if colour is None else _in_colour(row, colour) for row, colour in zip(rows, colours, strict=True)]
+        from click import style
+
+        rows = [row if colour is None else style(row, fg=colour) for row, colour in zip(rows, colours, strict=True)]
     print("\n".join([*map(bold, title.split("\n")), *rows]))
-
-
-def _in_colour(text: str, colour: str) -> str:
-    from click import style
-
-    return style(text, fg=colour)
 
 
 def _widths(columns: Sequence[Column]) -> list[int]:
@@ -185,7 +183,7 @@ def _fit_columns(columns: Sequence[Column], room: int) -> tuple[list[Column], li
     """Columns whose cells are shortened to fit a width, if that can be, and their widths."""
     widths = _fit(columns, _widths(columns), room)
     pairs = zip(columns, widths, strict=True)
-    return [replace(column, cells=_shorten_cells(column.cells, width)) for column, width in pairs], widths
+    return [replace(column, cells=_shorten_cells(column, width)) for column, width in pairs], widths
 
 
 def _fit(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
@@ -217,12 +215,15 @@ def _pad(text: str, width: int, right: bool) -> str:
     return blank + text if right else text + blank
 
 
-def _shorten_cells(cells: Sequence[str], width: int) -> list[str]:
+def _shorten_cells(column: Column, width: int) -> list[str]:
     """Cells shortened to a width. The common prefix of the long ones is elided first, since it distinguishes nothing.
 
     If that is not enough, two ways are tried, eliding before the middle or at the beginning: the one that leaves
     more cells distinct is used.
     """
+    cells = column.cells
+    if column.prose:
+        return [_cut(cell, width) for cell in cells]
     long = [cell for cell in cells if _width(cell) > width]
     pairs = zip(min(long, default=""), max(long, default=""), strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(long) > 1 else 0
@@ -263,7 +264,10 @@ def screen_lines() -> int:
 
 def clip(text: str) -> str:
     """A line that fits the terminal, with an ellipsis if it was cut."""
-    width = _terminal_width()
+    return _cut(text, _terminal_width())
+
+
+def _cut(text: str, width: int) -> str:
     return text if _width(text) <= width else _prefix(text, width - 1) + "…"
 
 

@@ -78,7 +78,7 @@ class Move:
         for own_id, reason in done.written.reasons:
             message(f"{escape(own_id)}: {reason}")
         if done.ids and self.target.endswith(".npy"):
-            message("the ids are not kept: a .npy file has no room for them; write .npz or .parquet")
+            message("the ids are not kept: a .npy file cannot store them; write .npz or .parquet")
         word = "would be written: " if self.dry_run else ""
         print(f"{word}{plural(done.vectors, 'vector')} of {done.dtype}[{done.count}] as '{escape(done.key)}'")
         if is_collection(self.target):

@@ -20,6 +20,7 @@ from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, d
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.deferred import Outline
+from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.providers import provided
@@ -29,6 +30,7 @@ __all__ = [
     "TABLE",
     "UNNAMED",
     "Container",
+    "Fault",
     "Format",
     "Formats",
     "PerTensor",
@@ -111,6 +113,17 @@ class RowsFirst:
     """The rest of the file, from the digest of each row; an empty digest for a row without a checksum."""
 
 
+class Fault(NamedTuple):
+    """Why a tensor cannot be stored."""
+
+    rule: str
+    """`name`, or what else of the tensor it is."""
+    message: str
+
+    def error(self, format: str, tensor: str) -> UnsupportedError:
+        return UnsupportedError(self.message, rule=f"{format}.write.{self.rule}", tensor=tensor)
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """What the module of a format provides: its dtype codes, its two functions, and optional operations."""
@@ -140,8 +153,12 @@ class Container:
     """Supported dtypes by version, if versions differ."""
     keeps: Callable[[str, str], bool] | None = None
     """Whether a version can store elements of an unknown dtype under its name in the file."""
-    metadata_faults: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
-    """Keys of metadata that cannot be stored, each with the reason, for formats that store most but not all values."""
+    metadata_faults: Callable[[Mapping[str, Any], str], Mapping[str, str]] | None = None
+    """Keys of metadata that a version cannot store, each with the reason; for formats that store most values."""
+    attribute_faults: Callable[[Mapping[str, Any], str | None, str], Mapping[str, str]] | None = None
+    """The same for the attributes of a tensor; given are also the element type of a dense tensor, and the version."""
+    tensor_fault: Callable[[str, tuple[int, ...], DType | None, str], Fault | None] | None = None
+    """Why a version cannot store a tensor of this name, shape and type, although it supports type and layout."""
     rows_first: Callable[[Archive, WriteOptions], RowsFirst | None] | None = None
     """The file in two steps, for formats with raw rows followed by an index with their checksums.
 
@@ -218,10 +235,15 @@ class Format:
         """Whether tensors of a layout can be stored."""
         return any(fnmatchcase(layout, pattern) for pattern in self.layouts)
 
-    def metadata_faults(self, metadata: Mapping[str, Any]) -> Mapping[str, str]:
-        """Keys of metadata that cannot be stored, each with the reason."""
+    def metadata_faults(self, metadata: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """Keys of metadata that a version cannot store, each with the reason."""
         find = self.container.metadata_faults
-        return {} if find is None else find(metadata)
+        return {} if find is None else find(metadata, version)
+
+    def attribute_faults(self, attributes: Mapping[str, Any], dtype: str | None, version: str) -> Mapping[str, str]:
+        """Attributes that a version cannot store, each with the reason. Only a dense tensor has a `dtype`."""
+        find = self.container.attribute_faults
+        return {} if find is None else find(attributes, dtype, version)
 
     def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         """The bytes of a file with the tensors of an archive."""
@@ -234,6 +256,7 @@ class Format:
         return self.version_checksums.get(version, self.checksums)
 
     def to_dict(self) -> dict[str, Any]:
+        """The spec as `json.dumps` takes it."""
         listed = ("suffixes", "dtypes", "compression", "checksums", "layouts")
         return {
             "name": self.name,

@@ -343,7 +343,7 @@ def _scan_tensors(
     max_rank: cython.longlong,
     max_name: cython.longlong,
     columns: Columns,
-) -> cython.int:
+) -> cython.void:
     """Scans each tensor's name (in layout 1), dtype, shape, begin and end into the columns.
 
     After a fault, a thorough walk continues, but the columns are not used.
@@ -384,7 +384,7 @@ def _scan_tensors(
         if rank > cython.cast(cython.ulonglong, max_rank):
             cursor.note(LIMIT_RANK, start)
         if cursor.ended:
-            return 0
+            return
         nbytes = _scan_dims(cursor, cython.cast(cython.Py_ssize_t, rank), itemsize[code], columns)
         start = cursor.position
         begin = cursor.varint()
@@ -394,14 +394,13 @@ def _scan_tensors(
         elif end - begin != nbytes:
             cursor.note(SIZE, start)
         if cursor.ended:
-            return 0
+            return
         expected = end
         codes[row] = kept_code[code]
         begins[row] = data + min(begin, last)
         ends[row] = data + min(end, last)
         dim_offsets[row + 1] = columns.filled
     cursor.row = -1
-    return 0
 
 
 @cython.cfunc
@@ -443,7 +442,7 @@ def _scan_dims(
 
 
 @cython.cfunc
-def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> cython.int:
+def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> cython.void:
     """Layout 0: the map of names to the positions of their tensors; each position must occur exactly once."""
     start: cython.Py_ssize_t = cursor.position
     count: cython.ulonglong = cursor.varint()
@@ -456,7 +455,7 @@ def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns)
     if count > cython.cast(cython.ulonglong, (cursor.size - cursor.position) // 2):
         cursor.fail(COUNT, start)
     if cursor.ended:
-        return 0
+        return
     # Invariant: a row has a name if and only if an earlier pair has its number. A second pair is MAP_ALIAS; so if the
     # count is right and no pair is at fault, every row has exactly one name.
     for _ in range(cython.cast(cython.Py_ssize_t, count)):
@@ -473,9 +472,8 @@ def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns)
             columns.name_begin[target] = begin
             columns.name_end[target] = end
         if cursor.ended:
-            return 0
+            return
     cursor.named = False
-    return 0
 
 
 @cython.cfunc

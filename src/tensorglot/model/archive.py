@@ -77,8 +77,8 @@ class Verifier(Protocol):
 class Archive(Mapping[str, Tensor]):
     """The tensors of one file, by name. Closing it closes the file.
 
-    An archive that was opened by path or from bytes can be pickled: the other side
-    opens it again, so what travels is the name, not the contents.
+    An archive that was opened from a path, a URL or bytes can be pickled. Unpickling opens it
+    again: the path is sent, and no tensor.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Archive(Mapping[str, Tensor]):
             "attributes": dict(tensor.attributes),
             "parts": {
                 part_name: {
-                    "dtype": part.dtype.name if part.dtype is not None else part.unknown_dtype,
+                    "dtype": part.dtype_name,
                     "shape": list(part.shape),
                     "nbytes": part.nbytes,
                     "encoding": part.encoding,

@@ -259,7 +259,7 @@ class RowChecks:
         return _path_of(self._index.sources.get(row, self._source))
 
     def follower(self, rows: Rows) -> InOrder:
-        """For memory that is being filled with the rows."""
+        """Compares the rows while their memory is being filled."""
         return InOrder(_RowFollower(self, rows))
 
 

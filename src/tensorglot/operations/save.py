@@ -131,7 +131,7 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
     index = archive.index
     settled = options.settle(spec, version, index)
     if index.metadata is not None:
-        check_metadata(index.metadata, spec)
+        check_metadata(index.metadata, spec, version)
     if len(index.names) > spec.most_tensors:
         raise UnsupportedError(
             f"{len(index.names)} tensors exceed the {spec.most_tensors} that a reader of {spec.name} accepts",
@@ -166,7 +166,7 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
     return settled
 
 
-def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
+def check_metadata(metadata: Mapping[str, Any], spec: Format, version: str) -> None:
     """Refuses metadata that the format cannot store."""
     if not isinstance(metadata, Mapping):
         raise InputError(f"metadata must be a mapping, not {type(metadata).__name__}", rule="save.metadata")
@@ -188,7 +188,7 @@ def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
                 raise InputError(
                     "metadata has a lone surrogate, which UTF-8 cannot encode", rule="save.metadata"
                 ) from error
-    for key, fault in spec.metadata_faults(metadata).items():
+    for key, fault in spec.metadata_faults(metadata, version).items():
         raise UnsupportedError(
             f"{spec.name} cannot store the metadata '{escape(key)}': {fault}", rule=f"{spec.name}.write.metadata"
         )
