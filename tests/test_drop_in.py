@@ -315,8 +315,13 @@ class TestTorch:
             tg.torch.save({"a": torch.eye(3).to_sparse()})
         with pytest.raises(RuntimeError, match="meta tensor"):
             tg.torch.save({"a": torch.zeros(3, device="meta")})
-        with pytest.raises(ValueError, match="expected a torch array"):
-            tg.torch.save({"a": np.zeros(3)})
+        for value, named in ((np.zeros(3), "numpy.ndarray"), (1.5, "float"), (tg.Limits(), "tensorglot.Limits")):
+            with pytest.raises(ValueError, match=f"expected a torch.Tensor, not {named} "):
+                tg.torch.save({"a": value})
+        with pytest.raises(ValueError, match=r"expected a numpy\.ndarray, not torch\.Tensor "):
+            tg.numpy.save({"a": torch.zeros(3)})
+        with pytest.raises(ValueError, match=r"use tensorglot\.torch\.save_model"):
+            tg.torch.save(torch.nn.Linear(2, 2))
 
     def test_an_attribute_that_is_not_there(self) -> None:
         with pytest.raises(AttributeError, match="no attribute 'nothing'"):

@@ -37,6 +37,7 @@ from tensorglot.operations.save import dumps, save
 
 __all__ = ["DropIn", "SafeOpen", "Slice", "format_for", "safe_open", "their_errors"]
 
+_ARRAYS = {"numpy": "numpy.ndarray", "torch": "torch.Tensor", "jax": "jax.Array"}
 _DEFAULT = "safetensors"
 _SLAB_NBYTES = 8 << 20
 """Tensors that are read one by one share slabs of this size. A tensor that is kept keeps its whole slab alive."""
@@ -172,7 +173,7 @@ def _refusals_of_layouts() -> Iterator[None]:
         if error.rule != "save.layout":
             raise
         message = f"{error.message}; convert it with to_dense()"
-        raise InputError(message, rule=error.rule, tensor=error.tensor) from error
+        raise InputError(message, rule=error.rule, tensor=error.tensor, path=error.path) from error
 
 
 @dataclass(frozen=True)
@@ -228,13 +229,21 @@ class DropIn:
         return {name: place(name, _as_array(loaded.pop(name))) for name in names}
 
     def _check(self, tensors: Mapping[str, Any], format: str) -> None:
+        if hasattr(tensors, "state_dict"):
+            instead = "use tensorglot.torch.save_model"
+            raise InputError(f"tensors must be a mapping, not a module: {instead}", rule="save.tensors")
         check_mapping(tensors, "tensors", "save.tensors")
         for name, value in tensors.items():
             if not self.is_tensor(value):
-                raise InputError(
-                    f"expected a {self.framework} array, not {type(value).__name__}", rule="save.tensors", tensor=name
-                )
+                expected, got = _ARRAYS[self.framework], _type_name(type(value))
+                raise InputError(f"expected a {expected}, not {got}", rule="save.tensors", tensor=name)
         self.refuse(tensors, for_target(None, format)[0].ties)
+
+
+def _type_name(kind: type) -> str:
+    """`torch.Tensor`, `numpy.ndarray`, `float`"""
+    package = kind.__module__.partition(".")[0]
+    return kind.__qualname__ if package == "builtins" else f"{package}.{kind.__qualname__}"
 
 
 def _as_array(value: NDArray[Any] | Tensor) -> NDArray[Any]:
