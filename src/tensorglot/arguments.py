@@ -17,11 +17,11 @@ __all__ = ["as_integer", "as_names", "as_path", "check_choice", "check_flags", "
 
 def as_path(path: object) -> str:
     """A path as a str that the operating system accepts."""
-    if type(path) is str and path.isascii() and "\0" not in path:
-        return path
     try:
-        text = os.fsdecode(path)  # type: ignore[arg-type]
-        os.fsencode(text)
+        text = os.fspath(path)  # type: ignore[call-overload]
+        if type(text) is not str or not text.isascii():
+            text = os.fsdecode(text)
+            os.fsencode(text)
     except TypeError:
         raise InputError(f"a path must be a str or os.PathLike, not {type(path).__name__}", rule="path.type") from None
     except UnicodeEncodeError:
@@ -41,8 +41,11 @@ def check_flags(**flags: object) -> None:
 def as_integer(value: object, what: str, rule: str, least: int | None = None, most: int | None = None) -> int:
     """An integer of Python or NumPy from `least` to `most`, as an int. A bool is refused."""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool) and not getattr(value, "ndim", 0):
-        number = value.__index__()
-        if (least is None or number >= least) and (most is None or number <= most):
+        try:
+            number = value.__index__()
+        except TypeError:  # an array without dimensions of another type
+            number = None
+        if number is not None and (least is None or number >= least) and (most is None or number <= most):
             return number
     span = "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
     raise InputError(f"{what} must be an integer{span}, not {_shown(value)}", rule=rule)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import lt
 from typing import NamedTuple
 
 import numpy as np
@@ -105,7 +106,7 @@ def _scan(header: bytes, layout: str, limits: Limits, thorough: bool = False) ->
     code, position, tensor, broken, contents = kernel.scan(
         header, int(layout), _ITEMSIZES, _OUR_CODES, most, limits.rank, limits.name_nbytes, thorough
     )
-    return Fault(code, position, tensor, broken) if contents is None else Contents(*contents)
+    return Fault(code, position, tensor, broken) if contents is None else Contents._make(contents)
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -178,19 +179,14 @@ def _explain(refused: Sequence[FormatError]) -> FormatError:
 def _index(header: bytes, layout: str, scan: Contents, size: int, options: ReadOptions) -> Index:
     names, data = scan.names(header), 8 + len(header)
     check_data_end(scan.ends, data, size, rule="bintensors", name=names.__getitem__)
-    twice = names.first_duplicate()
-    if twice is not None:
-        raise FormatError(
-            "duplicate tensor name",
-            rule="bintensors.name.duplicate",
-            offset=8 + names.offset(twice),
-            tensor=names[twice],
-        )
+    names.refuse_duplicates("bintensors.name.duplicate", 8, len(header))
     if options.strict:
         codes = _THEIR_CODE[scan.dtypes]
         _check_order(codes, names)
         ours = _encode(layout, scan.metadata, names, codes, scan.dims, scan.dim_offsets, scan.ends - data)
-        _check_sorted(header, ours)
+        if header != ours:  # with equal contents, only the order of keys can differ
+            offset = 8 + first_difference(header, ours)
+            raise FormatError("metadata keys or names are not sorted", rule="bintensors.strict.sorted", offset=offset)
     return Index(
         format=f"bintensors@{layout}",
         names=names,
@@ -215,13 +211,6 @@ def _check_order(codes: NDArray[np.int16], names: Names) -> None:
             offset=8 + names.offset(row),
             tensor=names[row],
         )
-
-
-def _check_sorted(header: bytes, ours: bytearray) -> None:
-    """Checks the canonical header: with equal contents, only the order of keys can differ."""
-    if header != ours:
-        offset = 8 + first_difference(header, ours)
-        raise FormatError("metadata keys or names are not sorted", rule="bintensors.strict.sorted", offset=offset)
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
@@ -263,10 +252,17 @@ def _encode(
 ) -> bytearray:
     texts = None if metadata is None else [text.encode() for pair in sorted(metadata.items()) for text in pair]
     joined, offsets = join_texts(names)
-    by_name = np.array(sorted(range(len(names)), key=names.__getitem__) if layout == "0" else (), np.int64)
+    by_name = _order_by_name(names) if layout == "0" else np.empty(0, np.int64)
     return kernel.encode(
         int(layout), texts, joined, offsets, codes.astype(np.uint8).tobytes(), dims, dim_offsets, ends, by_name
     )
+
+
+def _order_by_name(names: Sequence[str]) -> NDArray[np.int64]:
+    # Names of tensors of one dtype are in order already; to see that takes a third of the instructions of sorting.
+    if all(map(lt, names, names[1:])):
+        return np.arange(len(names))
+    return np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
 
 
 def _codes(index: Index) -> NDArray[np.int16]:

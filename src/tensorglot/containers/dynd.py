@@ -34,7 +34,7 @@ from tensorglot.dynd.codec.inputs import PIECE_NBYTES, Stream
 from tensorglot.dynd.schema import HUGE, Node, check_readable, fixed_nbytes, parse_data_type
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
-from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError
+from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError, add_tensor_to_errors
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
@@ -348,12 +348,9 @@ def _check_type(type: Type, name: str) -> None:
     block = dense_parts(type)
     if block is not None and 0 not in block[1] and len(block[1]) <= DEFAULT.rank:
         return
-    try:
+    with add_tensor_to_errors(name):
         check_readable(type)
         text_of(type)
-    except InputError as error:
-        error.tensor = name
-        raise
 
 
 def _table_head(archive: Archive, plain: list[bool], names: list[str], types: list[Type]) -> Iterator[Chunk]:

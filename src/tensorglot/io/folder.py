@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tensorglot.errors import FormatError, escape
@@ -16,6 +15,8 @@ from tensorglot.io.place import Place
 from tensorglot.io.urls import BUCKETS, last_name
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tensorglot.io.objects import Address
 
 __all__ = ["Folder", "as_folder", "file_named_by"]
@@ -39,13 +40,13 @@ class Folder:
 
     def file(self, name: str) -> Place:
         """The place of a file in the folder."""
-        return self.place.beside(name) if self.place.remote else Place.at(str(Path(self.place) / name))
+        return self.place.beside(name) if self.place.remote else Place.at(str(_as_path(self.place) / name))
 
     def names(self) -> list[str] | None:
         """The names of all files, sorted; None if they cannot be listed."""
         place = self.place
         if not place.remote:
-            return sorted(entry.name for entry in Path(place).iterdir() if entry.is_file())
+            return sorted(entry.name for entry in _as_path(place).iterdir() if entry.is_file())
         if place.text.partition("://")[0] not in BUCKETS:
             return None
         address = _address_of(place)
@@ -55,7 +56,7 @@ class Folder:
         """Removes a file, if it exists."""
         place = self.file(name)
         if not place.remote:
-            Path(place).unlink(missing_ok=True)
+            _as_path(place).unlink(missing_ok=True)
             return
         address = _address_of(place)
         with contextlib.suppress(FileNotFoundError):
@@ -79,6 +80,12 @@ def _address_of(place: Place) -> Address:
     from tensorglot.io.objects import address_of  # imports ssl, http and email, which directories need not wait for
 
     return address_of(place.text, place.options)
+
+
+def _as_path(place: Place) -> Path:
+    from pathlib import Path  # only for folders: see `Place.beside`
+
+    return Path(place)
 
 
 def file_named_by(file: Place, name: str) -> Place:

@@ -246,7 +246,7 @@ class FileSource(BaseSource):
         held, done = self.descriptor(), 0
         try:
             while done < len(out):
-                got = os.preadv(held.fd, [out[done:]], offset + done)
+                got = os.preadv(held.fd, [out[done:] if done else out], offset + done)
                 if got == 0:
                     raise self.truncation_error(offset, len(out), offset + done)
                 done += got

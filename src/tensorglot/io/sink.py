@@ -21,7 +21,6 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TypeAlias
 
@@ -100,6 +99,8 @@ class AtomicFile:
         shared: bool = False,
         around: contextlib.AbstractContextManager[object] | None = None,
     ) -> None:
+        from pathlib import Path  # not before something is saved: see io/place.py
+
         self._target = Path(target)
         self._durable = durable
         self._shared = shared

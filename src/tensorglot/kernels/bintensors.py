@@ -217,7 +217,9 @@ class Cursor:
 class Columns:
     """The columns that a scan fills, and a pointer to the memory of each.
 
-    A name that is not known yet begins at 0, where no name can be.
+    They are allocated for the first tensor that is stored: of the two layouts that are tried, the wrong one most
+    often ends before it, and allocating them would be three quarters of its instructions. A name that is not known
+    yet begins at 0, where no name can be.
     """
 
     codes: Any
@@ -234,13 +236,20 @@ class Columns:
     rows: cython.Py_ssize_t
     capacity: cython.Py_ssize_t
     filled: cython.Py_ssize_t
+    allocated: cython.bint
 
     def __init__(self, rows: cython.Py_ssize_t, capacity: cython.Py_ssize_t) -> None:
         self.rows = rows
         self.capacity = capacity
         self.filled = 0
+        self.allocated = False
+
+    @cython.cfunc
+    def allocate(self) -> cython.int:
+        rows: cython.Py_ssize_t = self.rows
+        self.allocated = True
         self.codes = np.empty(rows, np.uint8)
-        self.dims = np.empty(capacity, np.int64)
+        self.dims = np.empty(self.capacity, np.int64)
         self.numbers = np.empty(5 * rows + 1, np.int64)  # one allocation is faster than one for each column
         self.code = uchars_of(self.codes)
         self.dim = longlongs_of(self.dims)
@@ -253,6 +262,7 @@ class Columns:
         for row in range(rows):  # every other number is stored before it is used
             self.name_begin[row] = 0
         self.dim_offset[0] = 0
+        return 0
 
     @cython.cfunc
     def reserve(self, count: cython.Py_ssize_t) -> cython.int:
@@ -291,23 +301,28 @@ def scan(
     if cursor.ended:
         count = 0
     columns: Columns = Columns(count, min(cursor.size, 4 * count + 64))
+    if thorough:  # the name of the tensor at fault is wanted, even of the first
+        columns.allocate()
     _scan_tensors(cursor, layout, itemsizes, kept_codes, max_rank, max_name, columns)
     if layout == 0:
         _scan_index_map(cursor, max_name, columns)
     _scan_padding(cursor)
     tensor: Any = cursor.fault_name
-    if tensor is None and 0 <= cursor.fault_row < count and columns.name_begin[cursor.fault_row] > 0:
+    known: cython.bint = columns.allocated and 0 <= cursor.fault_row < count
+    if tensor is None and known and columns.name_begin[cursor.fault_row] > 0:
         cursor.begin = columns.name_begin[cursor.fault_row]
         cursor.end = columns.name_end[cursor.fault_row]
         tensor = cursor.string()
     broken: cython.Py_ssize_t = -1 if cursor.ended else cursor.broken
     if cursor.fault != 0:
         return cursor.fault, cursor.fault_position, tensor, broken, None
+    if not columns.allocated:  # no tensors
+        columns.allocate()
     numbers: Any = columns.numbers
-    begins, ends, name_begins, name_ends = numbers[: 4 * count].reshape(4, count)
     dims: Any = columns.dims[: columns.filled].copy()
     found: tuple[Any, ...] = (
-        metadata, columns.codes, dims, numbers[4 * count :], begins, ends, name_begins, name_ends,
+        metadata, columns.codes, dims, numbers[4 * count :], numbers[:count], numbers[count : 2 * count],
+        numbers[2 * count : 3 * count], numbers[3 * count : 4 * count],
     )  # fmt: skip
     return OK, 0, None, broken, found
 
@@ -351,12 +366,9 @@ def _scan_tensors(
     itemsize: cython.p_const_uchar = itemsizes
     kept_code: cython.p_const_uchar = kept_codes
     kinds: cython.ulonglong = min(len(itemsizes), len(kept_codes))
-    codes: cython.p_uchar = columns.code
-    dim_offsets: cython.p_longlong = columns.dim_offset
-    begins: cython.p_longlong = columns.tensor_begin
-    ends: cython.p_longlong = columns.tensor_end
     data: cython.ulonglong = 8 + cursor.size
     last: cython.ulonglong = _MAX - data
+    named: cython.bint
     row: cython.Py_ssize_t
     start: cython.Py_ssize_t
     code: cython.ulonglong
@@ -368,7 +380,8 @@ def _scan_tensors(
     # Invariant: the tensors before `row` are stored, or one of them is at fault; the last one ends at `expected`.
     for row in range(columns.rows):
         cursor.row = -1
-        if layout == 1 and cursor.text(max_name):
+        named = layout == 1 and cursor.text(max_name)
+        if named and columns.allocated:
             columns.name_begin[row] = cursor.begin
             columns.name_end[row] = cursor.end
         cursor.row = row
@@ -385,6 +398,11 @@ def _scan_tensors(
             cursor.note(LIMIT_RANK, start)
         if cursor.ended:
             return
+        if not columns.allocated:  # the first tensor
+            columns.allocate()
+            if named:
+                columns.name_begin[row] = cursor.begin
+                columns.name_end[row] = cursor.end
         nbytes = _scan_dims(cursor, cython.cast(cython.Py_ssize_t, rank), itemsize[code], columns)
         start = cursor.position
         begin = cursor.varint()
@@ -396,10 +414,10 @@ def _scan_tensors(
         if cursor.ended:
             return
         expected = end
-        codes[row] = kept_code[code]
-        begins[row] = data + min(begin, last)
-        ends[row] = data + min(end, last)
-        dim_offsets[row + 1] = columns.filled
+        columns.code[row] = kept_code[code]
+        columns.tensor_begin[row] = data + min(begin, last)
+        columns.tensor_end[row] = data + min(end, last)
+        columns.dim_offset[row + 1] = columns.filled
     cursor.row = -1
 
 

@@ -246,7 +246,7 @@ def _number_end(
     limit: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Where the number behind a key ends: a varint, a length, or nothing; -1 as `_end`."""
+    """Where the number after a key ends: a varint, a length, or nothing; -1 as `_end`."""
     if key & 7 == _VARINT or key & 7 == _BYTES:
         return _end(raw, at, limit, size)
     return at

@@ -64,7 +64,9 @@ class Verifier(Protocol):
         """The check for the payload of a row; None if there is nothing to compare."""
         ...
 
-    def compare(self, index: Index, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]) -> None:
+    def compare(
+        self, index: Index, source: Source | None, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]
+    ) -> None:
         """Compares the checksums of raw rows with their concatenated bytes; row i ends at stops[i].
 
         Does not remember that they passed.
@@ -75,8 +77,8 @@ class Verifier(Protocol):
 class Archive(Mapping[str, Tensor]):
     """The tensors of one file, by name. Closing it closes the file.
 
-    An archive that was opened by path or from bytes can be pickled: the other side
-    opens it again, so what travels is the name, not the contents.
+    An archive that was opened from a path, a URL or bytes can be pickled. Unpickling opens it
+    again: the path is sent, and no tensor.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class Archive(Mapping[str, Tensor]):
             "attributes": dict(tensor.attributes),
             "parts": {
                 part_name: {
-                    "dtype": part.dtype.name if part.dtype is not None else part.unknown_dtype,
+                    "dtype": part.dtype_name,
                     "shape": list(part.shape),
                     "nbytes": part.nbytes,
                     "encoding": part.encoding,
@@ -150,7 +152,7 @@ class Archive(Mapping[str, Tensor]):
         position = self._position(name)
         if position is None:
             raise TensorNotFound.among(name, self.index.names)
-        return self.tensor_at(position)
+        return self.tensor_at(position, name)
 
     def _position(self, name: str) -> int | None:
         """The position of a name. The first lookup scans the names, which is faster than building a dictionary."""
@@ -160,11 +162,11 @@ class Archive(Mapping[str, Tensor]):
             return self.index.positions.get(name)
         return names.find(name)
 
-    def tensor_at(self, position: int) -> Tensor:
-        """The tensor at a position of `index.names`."""
+    def tensor_at(self, position: int, name: str | None = None) -> Tensor:
+        """The tensor at a position of `index.names`; `name`, if it is known, is not decoded again."""
         index = self.index
         layout = index.layouts.get(position)
-        name = index.names[position]
+        name = index.names[position] if name is None else name
         part_names = index.part_names
         parts = {
             "data" if part_names is None else part_names[row]: self.part(row, name) for row in index.rows(position)
@@ -207,7 +209,7 @@ class Archive(Mapping[str, Tensor]):
         source = index.sources.get(row, self.source)
         if source is None:
             raise InputError("the archive is closed", rule="archive.closed", tensor=name)
-        begin, end = int(index.begins[row]), int(index.ends[row])
+        begin, end = index.begins.item(row), index.ends.item(row)
         codec = index.codecs.get(row)
         check = None if self.verifier is None else self.verifier.check(index, row, source, name)
         if codec is None:
@@ -295,7 +297,7 @@ class Archive(Mapping[str, Tensor]):
         if found < len(rows):
             return None
         if self.verifier is not None and index.checksums is not None:
-            self.verifier.compare(index, rows, joined.data, stops)
+            self.verifier.compare(index, self.source, rows, joined.data, stops)
         return joined.data
 
     def _is_special(self, rows: NDArray[np.int64]) -> bool:

@@ -4,14 +4,15 @@ Names are those of NumPy and ml_dtypes, and also DyND's for the types that DyND 
 of fewer than eight bits are packed in files, the first element in the lowest bits, and
 take one byte for each element in NumPy. The 128-bit types exist in DyND but not in NumPy:
 they are carried as bytes. Each format's module has a table from its own codes to these names.
+
+`ml_dtypes` is imported when one of its types is needed: it takes a twelfth of the time to import `load`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
@@ -32,7 +33,14 @@ class DType:
     code: int
     name: str
     bits: int
-    numpy: np.dtype[Any] | None = field(repr=False)
+
+    @property
+    def numpy(self) -> np.dtype[Any] | None:
+        """NumPy's type in the machine's byte order; None if it has none."""
+        try:
+            return _NUMPY[self.code]
+        except KeyError:
+            return _with_ml_dtypes()[self.code]
 
     @property
     def packed(self) -> bool:
@@ -55,14 +63,17 @@ class DType:
 
     def require_numpy(self, tensor: str | None = None) -> np.dtype[Any]:
         """NumPy's type in the machine's byte order; UnsupportedError if NumPy has none."""
-        if self.numpy is None:
+        dtype = self.numpy
+        if dtype is None:
             raise UnsupportedError(f"NumPy does not support {self.name}", rule="dtype.numpy", tensor=tensor)
-        return self.numpy
+        return dtype
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dtype_of, (self.name,)
 
 
+_ML_DTYPES = "ml_dtypes"
+"""Stands for the type of the same name in ml_dtypes."""
 _ROWS: tuple[tuple[str, int, Any], ...] = (
     ("bool", 8, np.bool_),
     ("int8", 8, np.int8),
@@ -78,39 +89,53 @@ _ROWS: tuple[tuple[str, int, Any], ...] = (
     ("float64", 64, np.float64),
     ("complex64", 64, np.complex64),
     ("complex128", 128, np.complex128),
-    ("bfloat16", 16, ml_dtypes.bfloat16),
-    ("float8_e3m4", 8, ml_dtypes.float8_e3m4),
-    ("float8_e4m3", 8, ml_dtypes.float8_e4m3),
-    ("float8_e4m3b11fnuz", 8, ml_dtypes.float8_e4m3b11fnuz),
-    ("float8_e4m3fn", 8, ml_dtypes.float8_e4m3fn),
-    ("float8_e4m3fnuz", 8, ml_dtypes.float8_e4m3fnuz),
-    ("float8_e5m2", 8, ml_dtypes.float8_e5m2),
-    ("float8_e5m2fnuz", 8, ml_dtypes.float8_e5m2fnuz),
-    ("float8_e8m0fnu", 8, ml_dtypes.float8_e8m0fnu),
-    ("float6_e2m3fn", 6, ml_dtypes.float6_e2m3fn),
-    ("float6_e3m2fn", 6, ml_dtypes.float6_e3m2fn),
-    ("float4_e2m1fn", 4, ml_dtypes.float4_e2m1fn),
-    ("int4", 4, ml_dtypes.int4),
-    ("uint4", 4, ml_dtypes.uint4),
-    ("int2", 2, ml_dtypes.int2),
-    ("uint2", 2, ml_dtypes.uint2),
-    ("int1", 1, ml_dtypes.int1),
-    ("uint1", 1, ml_dtypes.uint1),
+    ("bfloat16", 16, _ML_DTYPES),
+    ("float8_e3m4", 8, _ML_DTYPES),
+    ("float8_e4m3", 8, _ML_DTYPES),
+    ("float8_e4m3b11fnuz", 8, _ML_DTYPES),
+    ("float8_e4m3fn", 8, _ML_DTYPES),
+    ("float8_e4m3fnuz", 8, _ML_DTYPES),
+    ("float8_e5m2", 8, _ML_DTYPES),
+    ("float8_e5m2fnuz", 8, _ML_DTYPES),
+    ("float8_e8m0fnu", 8, _ML_DTYPES),
+    ("float6_e2m3fn", 6, _ML_DTYPES),
+    ("float6_e3m2fn", 6, _ML_DTYPES),
+    ("float4_e2m1fn", 4, _ML_DTYPES),
+    ("int4", 4, _ML_DTYPES),
+    ("uint4", 4, _ML_DTYPES),
+    ("int2", 2, _ML_DTYPES),
+    ("uint2", 2, _ML_DTYPES),
+    ("int1", 1, _ML_DTYPES),
+    ("uint1", 1, _ML_DTYPES),
     ("int128", 128, None),
     ("uint128", 128, None),
     ("float128", 128, None),
 )
 
-TABLE: tuple[DType, ...] = tuple(
-    DType(code, name, bits, None if kind is None else np.dtype(kind)) for code, (name, bits, kind) in enumerate(_ROWS)
-)
+TABLE: tuple[DType, ...] = tuple(DType(code, name, bits) for code, (name, bits, _) in enumerate(_ROWS))
 BY_NAME: dict[str, DType] = {row.name: row for row in TABLE}
 ALIASES = {
     "bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "fp16": "float16", "half": "float16",
     "fp32": "float32", "fp64": "float64",
 }  # fmt: skip
 """Other names that people type."""
-_BY_NUMPY: dict[np.dtype[Any], DType] = {row.numpy: row for row in TABLE if row.numpy is not None}
+_NUMPY: dict[int, np.dtype[Any] | None] = {
+    code: None if kind is None else np.dtype(kind) for code, (_, _, kind) in enumerate(_ROWS) if kind != _ML_DTYPES
+}
+"""By code; without those of ml_dtypes until one of them is needed."""
+_BY_NUMPY: dict[np.dtype[Any], DType] = {dtype: TABLE[code] for code, dtype in _NUMPY.items() if dtype is not None}
+
+
+def _with_ml_dtypes() -> dict[int, np.dtype[Any] | None]:
+    """NumPy's types, with those of ml_dtypes."""
+    import ml_dtypes
+
+    for row in TABLE:
+        if row.code not in _NUMPY:
+            dtype = np.dtype(getattr(ml_dtypes, row.name))
+            _BY_NUMPY[dtype] = row
+            _NUMPY[row.code] = dtype
+    return _NUMPY
 
 
 def dtype_of(kind: DType | DTypeLike, tensor: str | None = None) -> DType:
@@ -128,6 +153,9 @@ def dtype_of(kind: DType | DTypeLike, tensor: str | None = None) -> DType:
         near = near or f" (known: {', '.join(BY_NAME)})"
         raise InputError(f"unknown element type {kind!r}{near}", rule="dtype.name", tensor=tensor) from error
     row = _BY_NUMPY.get(numpy) or _BY_NUMPY.get(numpy.newbyteorder("="))
+    if row is None:
+        _with_ml_dtypes()
+        row = _BY_NUMPY.get(numpy)
     if row is None:
         raise UnsupportedError(f"NumPy's {numpy} is not supported as an element type", rule="dtype.name", tensor=tensor)
     return row

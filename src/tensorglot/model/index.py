@@ -134,8 +134,8 @@ class Index:
         return self.names[int(np.searchsorted(self.first_rows, row, side="right")) - 1]
 
     def shape(self, row: int) -> tuple[int, ...]:
-        begin, end = self.dim_offsets[row : row + 2].tolist()
-        return tuple(self.dims[begin:end].tolist())
+        offsets = self.dim_offsets
+        return tuple(self.dims[offsets.item(row) : offsets.item(row + 1)].tolist())
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
@@ -144,7 +144,7 @@ class Index:
         return [tuple(dims[a:b]) for a, b in pairwise(offsets)]
 
     def dtype(self, row: int) -> DType | None:
-        code = int(self.dtypes[row])
+        code = self.dtypes.item(row)
         return None if code == UNKNOWN else TABLE[code]
 
     def dtype_name(self, row: int) -> str:

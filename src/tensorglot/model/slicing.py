@@ -140,13 +140,18 @@ def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> S
     return Selection(tuple(axes), tuple(finish), not ellipses and integers == len(finish))
 
 
-def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice]:
+def _slice_bounds(item: slice, size: int, tensor: str | None) -> tuple[int, int, int]:
+    """Start, stop and step."""
     try:
-        start, stop, step = item.indices(size)
+        return item.indices(size)
     except (TypeError, ValueError) as error:
         raise OutOfRange(
             f"invalid slice for an axis of size {size}: {error}", rule="index.slice", tensor=tensor
         ) from error
+
+
+def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice]:
+    start, stop, step = _slice_bounds(item, size, tensor)
     count = len(range(start, stop, step))
     if not count:
         return Axis(0, 1, 0), ALL
@@ -179,8 +184,8 @@ def leading_rows(index: Index, shape: tuple[int, ...], tensor: str | None = None
     A fast path for the most frequent index: one read, without computing strides.
     """
     if type(index) is slice and index.step in (None, 1) and shape:
-        axis, _ = _slice_axis(index, shape[0], tensor)
-        return Rows(axis.start, (axis.count, *shape[1:]))
+        start, stop, _ = _slice_bounds(index, shape[0], tensor)
+        return Rows(start, (stop - start, *shape[1:])) if start < stop else Rows(0, (0, *shape[1:]))
     if type(index) is int and len(shape) > 1:
         return Rows(_integer_axis(index, shape[0], 0, tensor).start, shape[1:])
     return None

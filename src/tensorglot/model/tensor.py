@@ -89,6 +89,12 @@ class Part:
     checksum_decoded: bool = False
     """The checksum covers the decoded bytes, not the stored ones."""
     unknown_dtype: str | None = None
+    """The file's name for an unknown element type."""
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of the element type, or the file's name if it is unknown."""
+        return self.unknown_dtype or "?" if self.dtype is None else self.dtype.name
 
     @property
     def encoding(self) -> str:
@@ -213,14 +219,16 @@ class Part:
         return known and not self.big_endian and isinstance(self.payload, Span)
 
     def _read_rows(self, rows: Rows, dtype: np.dtype[Any], tensor: str | None) -> NDArray[Any]:
-        stored, begin = self._stored(dtype), rows.start * self.nbytes // max(1, self.shape[0])
-        shared = self.payload.view(whole=math.prod(rows.shape) * dtype.itemsize == self.nbytes)
+        stored, payload, nbytes = self._stored(dtype), self.payload, self.payload.nbytes
+        begin = rows.start * nbytes // max(1, self.shape[0])
+        shared = payload.view(whole=math.prod(rows.shape) * dtype.itemsize == nbytes)
         values: NDArray[Any]
         if shared is None:
-            values = read_run(self.payload, begin, rows.shape, stored)
+            values = read_run(payload, begin, rows.shape, stored)
         else:
             values = np.ndarray(rows.shape, stored, shared, begin)
-        check_bool(values, tensor, self.offset)
+        if dtype.kind == "b":
+            check_bool(values, tensor, self.offset)
         return values
 
     def _read_selection(self, selection: Selection, stored: np.dtype[Any]) -> NDArray[Any]:
@@ -370,11 +378,13 @@ class Tensor(Exporter):
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
+        """NumPy's type of the elements, ml_dtypes included; None if the tensor is not dense or NumPy has no type."""
         part = self.parts.get("data") if self.layout == "dense" else None
         return part.dtype.numpy if part is not None and part.dtype is not None else None
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the leading fixed dimensions; all dimensions of a dense tensor."""
         if self.declared is None:
             return self.parts["data"].shape
         from tensorglot.model.types.algebra import leading
@@ -406,10 +416,12 @@ class Tensor(Exporter):
 
     @property
     def encoding(self) -> str:
+        """How the first part is stored: `raw`, or the name of its compression or other encoding."""
         return next(iter(self.parts.values())).encoding
 
     @property
     def checksum(self) -> str | None:
+        """The checksum of the first part, as `algorithm:digest`; None if it has none."""
         return next(iter(self.parts.values())).checksum
 
     @property
@@ -580,8 +592,7 @@ class Tensor(Exporter):
     def __repr__(self) -> str:
         part = self.parts.get("data") if self.layout == "dense" else None
         if part is not None:
-            kind = part.dtype.name if part.dtype is not None else escape(part.unknown_dtype or "?")
-            what = f"{kind}{list(part.shape)}"
+            what = f"{escape(part.dtype_name)}{list(part.shape)}"
         else:
             what = f"{escape(self.layout)} {self.type}"
         name = f"{escape(self.name, longest=60)}: " if self.name else ""

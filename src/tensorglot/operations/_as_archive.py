@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import cache
 from itertools import count
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -20,10 +21,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tensorglot.arguments import check_mapping
-from tensorglot.errors import InputError, escape
+from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import TABLE
+from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.index import Index, shape_columns, take_shapes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Memory
@@ -31,19 +32,13 @@ from tensorglot.model.tensor import Tensor
 from tensorglot.operations.open import Opened, OpenOptions, open_source
 from tensorglot.providers import provided
 
-__all__ = ["Given", "as_archive", "collect", "flatten", "named_tensor"]
+__all__ = ["MEMORY", "Given", "as_archive", "collect", "flatten", "named_tensor"]
 
 Given: TypeAlias = "Opened | Mapping[str, Any]"
 
 MEMORY = "memory"
 """The format of an archive in memory."""
 _DTYPE_AND_SHAPE = attrgetter("dtype", "shape")
-_PLAIN = {
-    row.numpy: row
-    for row in TABLE
-    if row.numpy is not None and not row.packed and row.name != "bool" and row.numpy.newbyteorder("<") == row.numpy
-}
-"""Element types whose memory is stored unchanged: little-endian, not packed, every bit pattern valid (so no bool)."""
 
 
 def as_archive(source: Given, options: OpenOptions = OpenOptions()) -> AbstractContextManager[Archive]:  # noqa: B008
@@ -138,6 +133,18 @@ def flatten(tensors: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
     return flat
 
 
+@cache
+def _plain_code(dtype: np.dtype[Any]) -> int:
+    """The code of an element type whose memory is stored unchanged; UnsupportedError for any other.
+
+    That is a type that is little-endian, not packed, and valid with any bits, so not a bool.
+    """
+    row = dtype_of(dtype)
+    if row.packed or row.name == "bool" or dtype.newbyteorder("<") != dtype:
+        raise UnsupportedError(f"the memory of {dtype} is not what is stored", rule="dtype.plain")
+    return row.code
+
+
 def _index_of_arrays(tensors: Mapping[str, Any]) -> Index | None:
     """All columns at once if every value is a plain array, else None.
 
@@ -151,8 +158,8 @@ def _index_of_arrays(tensors: Mapping[str, Any]) -> Index | None:
     kind_of = np.fromiter(map(kinds.__getitem__, map(_DTYPE_AND_SHAPE, values)), np.int64, len(values))
     try:
         "".join(names).encode()
-        codes = np.array([_PLAIN[dtype].code for dtype, _ in kinds], np.uint8)
-    except (KeyError, UnicodeEncodeError):
+        codes = np.array([_plain_code(dtype) for dtype, _ in kinds], np.uint8)
+    except (UnsupportedError, UnicodeEncodeError):
         return None
     if 4 * max(map(len, names)) > DEFAULT.name_nbytes:  # no character takes more than 4 bytes
         for name in names:

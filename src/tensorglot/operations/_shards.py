@@ -15,7 +15,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,8 +29,8 @@ from tensorglot.io.source import source_for
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, Note
+from tensorglot.operations._same_value import same_value
 from tensorglot.threads import for_each_request
-from tensorglot.wire import json
 
 __all__ = [
     "INDEX_SUFFIX",
@@ -166,6 +165,8 @@ def _open_shard(place: Place, name: str, open_file: Callable[[Place], Archive]) 
 
 def _read_index(source: BaseSource, limits: Limits) -> Shards:
     limits.check_header(source.size, "an index", rule="shards.limit.index")
+    from tensorglot.wire import json
+
     value = json.parse(source.read_bytes(0, source.size), depth=DEPTH, rule="shards.json")
     weight_map = value.get("weight_map") if isinstance(value, dict) else None
     if not isinstance(weight_map, dict):
@@ -194,6 +195,8 @@ def _check_file_name(shard: str, tensor: str) -> None:
 
 
 def _stray_shards(index: Place, shards: Mapping[str, Any]) -> list[Note]:
+    from pathlib import Path  # few checkpoints have shards
+
     suffixes = {Path(shard).suffix for shard in shards} or {Path(index.name.removesuffix(INDEX_SUFFIX)).suffix}
     return [
         Note("shards.stray", f"{escape(name)} is not listed in {escape(index.name)}")
@@ -230,7 +233,7 @@ def common_metadata(archives: Sequence[Archive]) -> tuple[dict[str, Any] | None,
     conflicts: dict[str, None] = {}
     for archive in archives:
         for key, value in (archive.metadata or {}).items():
-            if key in said and said[key] != value:
+            if key in said and not same_value(said[key], value):
                 conflicts[key] = None
             said[key] = value
     metadata = {key: value for key, value in said.items() if key not in conflicts}

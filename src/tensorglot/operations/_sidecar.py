@@ -14,14 +14,12 @@ did not choose the name of the sidecar, so a link of that name is not followed.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -60,8 +58,8 @@ _REWRITE = "write it again with `tensorglot verify --write-sums`, or remove it"
 _IGNORE = Hint("or pass verify='never' to ignore it", "")
 _READ_NBYTES = 1 << 20
 _MAGIC = b"tensorglot-sums "
-_HEAD = re.compile(rb"tensorglot-sums 1 (0|[1-9][0-9]{0,18})\n", re.ASCII)
-_LINE = re.compile(rb'([a-z0-9]+:[0-9a-zA-Z]+) (?:-|("(?:[^"\\\n]|\\.)*")(?: ("(?:[^"\\\n]|\\.)*"))?)\n', re.ASCII)
+_HEAD = rb"tensorglot-sums 1 (0|[1-9][0-9]{0,18})\n"
+_LINE = rb'([a-z0-9]+:[0-9a-zA-Z]+) (?:-|("(?:[^"\\\n]|\\.)*")(?: ("(?:[^"\\\n]|\\.)*"))?)\n'
 
 Key = tuple[str, str]
 """The name of a tensor and of its part."""
@@ -86,7 +84,7 @@ def check_target(target: object) -> Place:
     if not isinstance(target, (str, os.PathLike)):
         raise InputError("sums needs a path as target", rule="sums.source")
     file = as_place(target)
-    if not file.remote and Path(sidecar_of(file)).is_symlink():
+    if not file.remote and os.path.islink(sidecar_of(file)):  # noqa: PTH114
         raise InputError("the target is a symbolic link", rule="sink.target", path=sidecar_of(file).text)
     return file
 
@@ -168,6 +166,8 @@ def _is_sidecar(path: str) -> bool:
 
 
 def _write(archive: Archive, file: Place, tensors: Mapping[Key, str], algorithm: str) -> None:
+    import json  # here and below, because few files have a sidecar
+
     lines = [f"tensorglot-sums 1 {_one_source(archive).size}"]
     for (tensor, part), checksum in tensors.items():
         names = json.dumps(tensor) if part == "data" else f"{json.dumps(tensor)} {json.dumps(part)}"
@@ -222,7 +222,7 @@ def read_sidecar(file: Place, limits: Limits) -> Sums | None:
 
 
 def _parse(data: bytes) -> Sums:
-    head = _HEAD.match(data)
+    head, next_line = re.match(_HEAD, data), re.compile(_LINE).match
     if head is None:
         raise FormatError(
             "not a sidecar of checksums: the first line must be 'tensorglot-sums 1 SIZE'", rule="sums.head", offset=0
@@ -231,7 +231,7 @@ def _parse(data: bytes) -> Sums:
     rest: str | None = None
     position = head.end()
     while position < len(data):
-        line = _LINE.match(data, position)
+        line = next_line(data, position)
         if line is None or rest is not None:
             raise FormatError(
                 'invalid line in the sidecar (expected: CHECKSUM "NAME", and CHECKSUM - last)',
@@ -255,6 +255,8 @@ def _parse(data: bytes) -> Sums:
 
 
 def _text(quoted: bytes, position: int) -> str:
+    import json
+
     try:
         text = json.loads(quoted)
         text.encode()

@@ -2,6 +2,8 @@
 
 Text is parsed before anything is compared. A checksum of an unknown algorithm can be kept
 and shown, but not verified. Knows no tensor and no file.
+
+A library is imported by the first checksum that needs it: most files have one kind, or none.
 """
 
 from __future__ import annotations
@@ -12,16 +14,16 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import xxhash
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError
 from tensorglot.kernels.crc32c_rows import crc32c_rows, is_fast
+
+if TYPE_CHECKING:
+    import xxhash
 
 __all__ = [
     "ALGORITHMS",
@@ -83,6 +85,9 @@ class _Crc:
 def _crc32c() -> Callable[..., int]:
     # Importing the package takes 25 ms in a new process: it imports argparse and reads its own metadata. Only its
     # extension module is needed, so that is loaded by itself.
+    from importlib.machinery import PathFinder
+    from importlib.util import module_from_spec
+
     package = PathFinder.find_spec("crc32c")
     found = None if package is None else PathFinder.find_spec("_crc32c", package.submodule_search_locations)
     if found is None or found.loader is None:
@@ -101,13 +106,30 @@ def _sha256() -> Hasher:
     return sha256()
 
 
-ALGORITHMS: dict[str, tuple[Callable[[], Hasher], re.Pattern[str]]] = {
-    "crc32": (lambda: _Crc(zlib.crc32), re.compile("0[xX]([0-9a-fA-F]{1,8})", re.ASCII)),
-    "crc32c": (lambda: _Crc(_crc32c()), re.compile("0[xX]([0-9a-fA-F]{1,8})", re.ASCII)),
-    "sha256": (_sha256, re.compile("([0-9a-fA-F]{64})", re.ASCII)),
-    "xxh3": (xxhash.xxh3_64, re.compile("([0-9a-fA-F]{16})", re.ASCII)),
+def _xxh3() -> xxhash.xxh3_64:
+    import xxhash
+
+    return xxhash.xxh3_64()
+
+
+def _xxh3_number() -> Callable[[memoryview], int]:
+    import xxhash
+
+    return xxhash.xxh3_64_intdigest
+
+
+ALGORITHMS: dict[str, tuple[Callable[[], Hasher], str]] = {
+    "crc32": (lambda: _Crc(zlib.crc32), "0[xX]([0-9a-fA-F]{1,8})"),
+    "crc32c": (lambda: _Crc(_crc32c()), "0[xX]([0-9a-fA-F]{1,8})"),
+    "sha256": (_sha256, "([0-9a-fA-F]{64})"),
+    "xxh3": (_xxh3, "([0-9a-fA-F]{16})"),
 }
 """By name: the hasher, and the syntax of the digest."""
+
+
+@cache
+def _syntax(algorithm: str) -> re.Pattern[str]:
+    return re.compile(ALGORITHMS[algorithm][1], re.ASCII)
 
 
 def parse(text: str, tensor: str | None = None) -> Checksum:
@@ -119,7 +141,7 @@ def parse(text: str, tensor: str | None = None) -> Checksum:
         )
     if algorithm not in ALGORITHMS:
         return Checksum(algorithm, None)
-    match = ALGORITHMS[algorithm][1].fullmatch(written)
+    match = _syntax(algorithm).fullmatch(written)
     if match is None:
         raise FormatError(f"invalid {algorithm} checksum", rule="checksum.form", tensor=tensor)
     return Checksum(algorithm, bytes.fromhex(match[1].zfill(8)))
@@ -172,7 +194,7 @@ def _join_alike(texts: Sequence[str | None]) -> bytes | None:
 _INTEGERS: dict[str, tuple[str, str, Callable[[], Callable[[memoryview], int]]]] = {
     "crc32": ("crc32:0x", ">u4", lambda: zlib.crc32),
     "crc32c": ("crc32c:0x", ">u4", _crc32c),
-    "xxh3": ("xxh3:", ">u8", lambda: xxhash.xxh3_64_intdigest),
+    "xxh3": ("xxh3:", ">u8", _xxh3_number),
 }
 """Algorithms whose digest is an integer: the text before the digits, its type, and the function that computes it."""
 

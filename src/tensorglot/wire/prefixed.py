@@ -57,7 +57,7 @@ def read_header(
 
 def check_data_end(ends: NDArray[np.int64], begin: int, size: int, *, rule: str, name: Callable[[int], str]) -> None:
     """Checks that the last tensor ends the file; `ends` ascend, `begin` is where the data begins."""
-    end = int(ends[-1]) if len(ends) else begin
+    end = ends.item(-1) if len(ends) else begin
     if end > size:
         raise TruncatedError(
             f"file truncated: needs {end} bytes, has {size}",

@@ -23,7 +23,7 @@ DTYPES: dict[int, str] = {
     17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4",
     23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2", 27: "float6_e2m3fn", 28: "float6_e3m2fn",
 }  # fmt: skip
-"""By the number of TensorProto.DataType; 8 is text, which is listed without its values."""
+"""Our element types by the numbers of TensorProto.DataType; 8 is text, which is listed without its values."""
 
 DATA_FIELDS = {4: "float_data", 5: "int32_data", 6: "string_data", 7: "int64_data", 9: "raw_data", 10: "double_data",
                11: "uint64_data"}  # fmt: skip
@@ -77,7 +77,7 @@ class Initializers:
     ends: list[int] = field(default_factory=list)
     dims: list[int] = field(default_factory=list)
     unusual: dict[int, Initializer] = field(default_factory=dict)
-    """By their positions: tensors that columns cannot describe. These have but their names and shapes."""
+    """Tensors that columns cannot describe, by position; the columns have only their names and shapes."""
 
     def add(self, tensor: Initializer) -> None:
         """Adds an unusual one."""

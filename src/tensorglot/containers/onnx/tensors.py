@@ -14,7 +14,7 @@ from tensorglot.containers.onnx.external import ExternalFile, external_span
 from tensorglot.containers.onnx.messages import DATA_FIELDS, DTYPES, Initializer, Initializers, Model, SparseInitializer
 from tensorglot.containers.onnx.varints import Varints
 from tensorglot.containers.table import ReadOptions
-from tensorglot.errors import FormatError, TensorglotError, UnsupportedError
+from tensorglot.errors import FormatError, UnsupportedError, add_tensor_to_errors
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
@@ -39,7 +39,7 @@ _TYPES = 256
 _CODES = np.full(_TYPES, UNKNOWN, np.uint8)
 _BITS = np.zeros(_TYPES, np.int64)
 _RAW = np.zeros((max(DATA_FIELDS) + 1, _TYPES), np.bool_)
-"""By the field that has the values: whether they are as they are in memory."""
+"""By the field that has the values, and the type: whether they are stored as in memory."""
 for _number, _name in DTYPES.items():
     if _name:
         _CODES[_number], _BITS[_number] = BY_NAME[_name].code, BY_NAME[_name].bits
@@ -64,11 +64,8 @@ class Rows:
             return index
         builder = IndexBuilder(self._options.limits, "onnx")
         for sparse in model.sparse:
-            try:
+            with add_tensor_to_errors(sparse.values.name):
                 self._add_sparse(builder, sparse)
-            except TensorglotError as error:
-                error.tensor = error.tensor or sparse.values.name
-                raise
         return Index.concat([index, builder.index("onnx@1")], format="onnx@1", metadata=model.metadata)
 
     def _dense_index(self, found: Initializers, metadata: Mapping[str, Any]) -> Index:
@@ -85,11 +82,8 @@ class Rows:
         codecs: dict[int, Codec] = {}
         sizes: dict[int, int] = {}
         for at in np.flatnonzero(~plain).tolist():
-            try:
+            with add_tensor_to_errors(found.names[at]):
                 row = self._row(found.unusual.get(at) or found.describe(at, int(offsets[at])))
-            except TensorglotError as error:
-                error.tensor = error.tensor or found.names[at]
-                raise
             begins[at], ends[at] = row.begin, row.end
             unknown.pop(at, None)
             if isinstance(row.dtype, str):
