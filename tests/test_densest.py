@@ -6,6 +6,8 @@ Interpreted kernels have twenty times the time.
 from __future__ import annotations
 
 import contextlib
+import gc
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from densest import DENSEST
 from figures import seen
 from peers import needs
 
+_Cache = type(cache(lambda: None))
 SECONDS = 0.010
 SLOWER: dict[str, float] = {
     what: milliseconds / 1000
@@ -25,77 +28,84 @@ SLOWER: dict[str, float] = {
             "dcp pickle: longs",
             "dcp pickle: marked lists",
             "dcp pickle: marks",
+            "dcp pickle: tuples of one",
             "dcp: boxes",
-            "dcp: nested values",
-            "dynd: fields",
+            "dcp: paths",
+            "dcp: values",
+            "delta: changed",
+            "dynd: options",
+            "dynd: table",
             "dynd: table of text",
-            "gguf: arrays",
+            "dynd: tuple",
+            "dynd: tuple of void",
             "gguf: dimensions",
             "gguf: pairs of arrays",
             "hdf5: attributes",
             "hdf5: chunks",
             "hdf5: chunks of the earliest form",
-            "hdf5: groups",
+            "npy: fields",
             "pt legacy: frames",
             "pt legacy: longs",
             "pt legacy: marks",
             "pt legacy: stack globals",
             "pt zip: frames",
-            "pt zip: lists",
             "pt zip: longs",
             "pt zip: marks",
             "pt zip: stack globals",
+            "pt zip: storages",
             "ztensor@2: parts",
         ],
         30: [
-            "delta: changed",
+            "dcp: nested values",
+            "delta: unchanged",
+            "dynd: fields",
+            "dynd: fields of lists",
             "dynd: fields of one byte",
-            "dynd: fields of sub-byte elements",
+            "dynd: fields of options",
+            "dynd: tuples",
+            "gguf: arrays",
             "gguf: pairs",
             "gguf: scalars",
             "gguf: tensors",
             "hdf5: names",
+            "onnx: entries",
+            "onnx: properties",
             "pt legacy: calls",
             "pt legacy: calls of a list",
             "pt legacy: calls of a size",
             "pt legacy: lists",
+            "pt legacy: marked lists",
             "pt legacy: nested lists",
             "pt legacy: tuples of one",
             "pt zip: calls",
             "pt zip: calls of a list",
             "pt zip: calls of a size",
+            "pt zip: lists",
+            "pt zip: marked lists",
             "pt zip: nested lists",
             "pt zip: tuples of one",
+            "shards: files",
+            "store: parents",
         ],
         40: [
-            "delta: unchanged",
-            "dynd: power",
+            "dcp: tensors",
+            "dynd: fields of sub-byte elements",
+            "dynd: fields of text",
             "dynd: void fields",
             "onnx: fields",
             "onnx: varints",
             "pt legacy: dicts",
-            "pt legacy: marked lists",
-            "pt zip: marked lists",
+            "pt legacy: marked tuples",
+            "pt zip: dicts",
             "pt zip: marked tuples",
-            "shards: files",
             "store: packs",
-            "store: parents",
         ],
-        50: ["pt legacy: marked tuples", "pt zip: dicts"],
-        60: ["dynd: tuple", "npy: fields", "onnx: entries", "onnx: properties", "store: metadata"],
-        70: ["dynd: tuple of void", "onnx: opsets", "store: tensors"],
-        90: ["npy: dimensions"],
-        100: ["dcp: tensors", "dynd: fields of each size"],
-        110: ["onnx: external", "pt zip: tensors"],
-        130: ["dynd: options"],
-        180: ["dynd: dimensions", "onnx: external files"],
-        190: ["dynd: tuples"],
-        220: ["dynd: fields of structs", "dynd: fields of tuples"],
-        230: ["onnx: sparse"],
-        240: ["dynd: fields of text"],
-        300: ["dynd: fields of lists"],
-        350: ["dynd: nested tuples"],
-        380: ["dynd: fields of options"],
+        50: ["dynd: fields of each size", "dynd: fields of structs", "dynd: fields of tuples", "dynd: power"],
+        60: ["store: metadata"],
+        70: ["onnx: external", "onnx: opsets", "store: tensors"],
+        80: ["onnx: external files"],
+        90: ["pt zip: tensors"],
+        170: ["onnx: sparse"],
     }.items()
     for what in files
 }
@@ -114,7 +124,16 @@ def test_opened_or_refused_within_bounds(what: str, tmp_path: Path) -> None:
             tg.open(path, format=format or None).close()
 
     opened()  # imports what it needs
-    assert allocated_nbytes(opened) < 10 * MB
+    caches = [
+        held for held in gc.get_objects() if isinstance(held, _Cache) and str(held.__module__).startswith("tensorglot")
+    ]
+
+    def opened_again() -> None:
+        for held in caches:  # a hostile file is opened once: what is remembered of it does not count
+            held.cache_clear()
+        opened()
+
+    assert allocated_nbytes(opened_again) < 10 * MB
     bound = SLOWER.get(what, SECONDS) * (20 if INTERPRETED else 1)
-    assert seconds(opened, bound) < bound
+    assert seconds(opened_again, bound) < bound
     seen("hostile files")

@@ -365,3 +365,24 @@ def test_what_a_file_cannot_say():
         tg.dumps({"a": np.int8(0)}, format="dynd", metadata={"a": "b"})
     with pytest.raises(UnsupportedError):
         tg.dumps({"a": np.int8(0)}, format="dynd", attributes={"a": {"b": 1}})
+
+
+def test_values_are_skipped_beyond_what_is_read_at_a_time() -> None:
+    """Fields of every kind of size, also across the windows in which they are read; boxes have types of their own."""
+    rng = np.random.default_rng(1)
+    values: dict[str, object] = {}
+    for i in range(120):
+        text = "x" * int(rng.integers(0, 3000))
+        values[f"s{i}"] = dynd.array(text, "string")
+        values[f"b{i}"] = dynd.array(dynd.array([i, i + 1], "2 * int16"), "array[Any]")
+        values[f"d{i}"] = dynd.array(bytes(int(rng.integers(0, 9))), "bytes")
+        values[f"f{i}"] = np.full(int(rng.choice([2, 5000])), i, np.int8)
+        values[f"c{i}"] = dynd.array("é", "char")
+        values[f"o{i}"] = dynd.array(None if i % 2 else [1, 2], "?var * int16")
+    data = tg.dumps(values, format="dynd")
+    with tg.open(data, format="dynd") as archive:
+        assert list(archive) == list(values)
+        assert all(archive[name].cid() == tg.dynd.array(value).cid() for name, value in values.items())
+    with pytest.raises(tg.TruncatedError) as caught:
+        tg.open(data[: len(data) // 2], format="dynd")
+    assert caught.value.rule == "dynd.truncated"

@@ -265,6 +265,46 @@ def test_a_struct_of_plain_fields_is_refused_like_any_other(text):
         parse_canonical(text)
 
 
+REPEATED = [
+    "int8",
+    "?string",
+    "(3 * int8, 3 * int8)",
+    "{a: var * int8, b: var * int8}",
+    "datetime['us', tz='a, b']",
+    "()",
+]
+
+
+@pytest.mark.parametrize("inner", REPEATED)
+def test_items_that_repeat_are_parsed_as_the_parser_does(inner):
+    names = ["a", "_1", "'1'", "'a: b'", r"'\u00e9'", "'(,'", r"'it\'s'"]
+    for text in (f"({', '.join([inner] * 5)})", f"{{{', '.join(f'{name}: {inner}' for name in names)}}}"):
+        found = parse_canonical(text)
+        assert str(found) == text
+        assert repr(found) == repr(dynd.parse(text))
+        assert found.children == dynd.parse(text).children
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(int8,int8)", "(int8, int8,)", "( int8, int8)", "(?int8, ?int8, ?float)", "(())(())", "(int8, int8))",
+        "{'a': ?int8, b: ?int8}", "{'\\ud800': ?int8, b: ?int8}", "{: ?int8, b: ?int8}", "{a ?int8, b: ?int8}",
+        "{é: int8, b: int8}", "{a: ?int8, a: ?int8}", "(complex64, complex64)", "(int8]",
+    ],
+)  # fmt: skip
+def test_items_that_repeat_are_refused_as_the_parser_does(text):
+    with pytest.raises(FormatError):
+        parse_canonical(text)
+
+
+def test_items_that_repeat_are_as_deep_as_limits_allow():
+    text = f"({', '.join(['(' * 63 + ')' * 63] * 9)})"
+    assert str(parse_canonical(text)) == text
+    with pytest.raises(LimitError):
+        parse_canonical(f"({', '.join([f'({text})'] * 9)})")
+
+
 @pytest.mark.parametrize("nbytes", [1 << 20, 1 << 16], ids=["1 MB", "64 KiB"])
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_long_texts_are_refused_at_once(attack, nbytes):
