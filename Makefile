@@ -51,7 +51,7 @@ fuzz: $(VENV)/.test
 	$(BIN)/python fuzz $(SECONDS) $(SEED)
 
 # The same on kernels compiled with the address and undefined-behaviour sanitizers.
-fuzz-asan: $(VENV)/.test
+fuzz-asan: $(VENV)/.test $(VENV)/.sanitizers
 	PYTHON=$(BIN)/python fuzz/with_sanitizers $(BIN)/python fuzz $(SECONDS) $(SEED)
 
 # Starts from the same inputs and keeps those that reach new code: with atheris, on interpreted kernels.

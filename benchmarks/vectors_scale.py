@@ -105,40 +105,12 @@ def main() -> None:
             place = f"{given.url.rstrip('/')}/{DATABASE}.{COLLECTION}"
             print(f"{'':40} {'clock':>9} {'processor':>9} {'peak':>10}")
             run("export to .zt", "export", place, folder / "all.zt", "--from", "embedding", *fields)
-            run(
-                "quantize .zt to int8 in .zt",
-                "quantize",
-                folder / "all.zt",
-                folder / "small.zt",
-                "--from",
-                "embedding",
-                *fields,
-            )
-            told = run(
-                "import --update of the int8 vectors",
-                "import",
-                folder / "small.zt",
-                place,
-                "--from",
-                "embedding",
-                "--key",
-                "small",
-                "--update",
-                *fields,
-            )
+            small = folder / "small.zt"
+            run("quantize .zt to int8 in .zt", "quantize", folder / "all.zt", small, "--from", "embedding", *fields)
+            update = ("import", small, place, "--from", "embedding", "--key", "small", "--update", *fields)
+            told = run("import --update of the int8 vectors", *update)
             assert told["updated"] == given.documents, told
-            told = run(
-                "the same again: nothing to do",
-                "import",
-                folder / "small.zt",
-                place,
-                "--from",
-                "embedding",
-                "--key",
-                "small",
-                "--update",
-                *fields,
-            )
+            told = run("the same again: nothing to do", *update)
             assert told["unchanged"] == given.documents, told
             run("export of the float32 vectors", "export", place, folder / "again.zt", "--from", "embedding", *fields)
             run("export of the int8 vectors", "export", place, folder / "back.zt", "--from", "small", *fields)

@@ -77,7 +77,7 @@ def run(
             try:
                 signal.setitimer(signal.ITIMER_VIRTUAL, MUTANT_SECONDS)
                 outcome = check(mutant)
-                peak = _bounded_peak(peak)
+                peak = _bounded_peak(peak if result.executions else ENDLESS)  # the first one imports modules
             except Exception as error:  # noqa: BLE001 (whatever it is, it is the finding)
                 result.finding = " ".join(f"{type(error).__name__}: {error}".split())[:200]
                 result.details = f"{mutant!r}\n{traceback.format_exc()}"

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import numpy as np
 
 import tensorglot as tg
-from fuzzing import changes
+from fuzzing import changes, rule_of
 
 CORPUS = Path(__file__).parents[1] / "tests" / "corpus" / "dcp" / "ranks2"
 SECRET = b"never to be read"
@@ -187,11 +187,11 @@ def check(files: Files) -> str:
                 try:
                     values[name] = _read(tensor)
                 except tg.TensorglotError as error:
-                    outcome = _said(error)
+                    outcome = rule_of(error)
             complete = len(values) == len(archive)
         tg.verify(folder, format="dcp", deep=True)
     except tg.TensorglotError as error:
-        return _said(error)
+        return rule_of(error)
     if complete and all(values):  # zTensor has no tensor without a name
         again = tg.loads(tg.dumps(values, format="ztensor@2"))
         assert all(again[name].tobytes() == value.tobytes() for name, value in values.items())
@@ -206,12 +206,6 @@ def _read(tensor: tg.Tensor) -> np.ndarray[Any, Any]:
         rows = [np.asarray(tensor[row]).tobytes() for row in range(tensor.shape[0])]
         assert b"".join(rows) == value.tobytes(), "rows differ from the whole"
     return value
-
-
-def _said(error: tg.TensorglotError) -> str:
-    assert error.rule, "an error without a rule"
-    assert str(error).isprintable(), "an error that cannot be printed"
-    return error.rule
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import numpy as np
 
 import tensorglot as tg
 import test_onnx
+from fuzzing import rule_of
 from gguf_builder import build, pair, string, tensor
 from hdf5_seals import resealed
 
@@ -178,7 +179,7 @@ def check(mutant: tuple[str, bytes]) -> str:
         archive = tg.open(data, format=format)
     except tg.TensorglotError as error:
         _check_strict_refuses(data, format)
-        return _said(error)
+        return rule_of(error)
     outcome = "strict" if _strict(data, format) else "accepted"
     values = {}
     for name in archive:
@@ -190,13 +191,13 @@ def check(mutant: tuple[str, bytes]) -> str:
                 continue
             values[name] = held.numpy() if held.layout == "dense" else _other(held)
         except tg.TensorglotError as error:
-            outcome = _said(error)
+            outcome = rule_of(error)
     if format in WRITABLE and len(values) == len(archive) and all(held.layout == "dense" for held in archive.values()):
         try:
             again = tg.dumps(archive, format=format)
         except tg.UnsupportedError as error:
             assert outcome != "strict", "strict accepts what cannot be written"
-            return _said(error)
+            return rule_of(error)
         reread = tg.loads(again, format=format, strict=True)
         assert outcome != "strict" or again == data, "strict accepts two forms of one value"
         for name, array in values.items():
@@ -226,12 +227,6 @@ def _check_strict_refuses(data: bytes, format: str) -> None:
     except tg.TensorglotError:
         return
     raise AssertionError("refused, and accepted by strict")
-
-
-def _said(error: tg.TensorglotError) -> str:
-    assert error.rule, "an error without a rule"
-    assert str(error).isprintable(), "an error that cannot be printed"
-    return error.rule
 
 
 if __name__ == "__main__":

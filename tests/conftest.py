@@ -15,6 +15,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -73,6 +74,22 @@ def folder(tmp_path: Path) -> Path:
     path = tmp_path / "folder"
     path.mkdir()
     return path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty store."""
+    from tensorglot.store import Store
+
+    Store.create(tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def store(root: Path) -> Any:
+    from tensorglot.store import Store
+
+    return Store(root)
 
 
 @pytest.fixture

@@ -302,6 +302,16 @@ def onnx_tensors(**fields: Any) -> bytes:
     return test_onnx.model(more=b"".join(fill(one)))
 
 
+def onnx_external(location: str | None = None) -> bytes:
+    """Tensors in another file, or each in a file of its name."""
+
+    def one(name: str) -> bytes:
+        place = test_onnx.entry("location", location or name)
+        return test_onnx.field(5, test_onnx.tensor(name, 2, (0,), location=1) + place)
+
+    return test_onnx.model(more=b"".join(fill(one)))
+
+
 def onnx_sparse() -> bytes:
     def one(name: str) -> bytes:
         values = test_onnx.tensor(name, 1, (0,))
@@ -594,36 +604,8 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "onnx: tensors": ("onnx", file("a.onnx", partial(onnx_tensors, dims=(0,)))),
     "onnx: scalars": ("onnx", file("a.onnx", partial(onnx_tensors, type=2, dims=(), raw=b"\0"))),
     "onnx: varints": ("onnx", file("a.onnx", partial(onnx_tensors, type=2, dims=(), int32=b"\0"))),
-    "onnx: external": (
-        "onnx",
-        file(
-            "a.onnx",
-            lambda: test_onnx.model(
-                more=b"".join(
-                    fill(
-                        lambda n: test_onnx.field(
-                            5, test_onnx.tensor(n, 2, (0,), location=1) + test_onnx.entry("location", "a")
-                        )
-                    )
-                )
-            ),
-        ),
-    ),
-    "onnx: external files": (
-        "onnx",
-        file(
-            "a.onnx",
-            lambda: test_onnx.model(
-                more=b"".join(
-                    fill(
-                        lambda n: test_onnx.field(
-                            5, test_onnx.tensor(n, 2, (0,), location=1) + test_onnx.entry("location", n)
-                        )
-                    )
-                )
-            ),
-        ),
-    ),
+    "onnx: external": ("onnx", file("a.onnx", partial(onnx_external, "a"))),
+    "onnx: external files": ("onnx", file("a.onnx", onnx_external)),
     "onnx: dimensions": ("onnx", file("a.onnx", partial(onnx_tensors, dims=(0,) * 64))),
     "onnx: sparse": ("onnx", file("a.onnx", onnx_sparse)),
     "onnx: entries": ("onnx", file("a.onnx", onnx_entries)),

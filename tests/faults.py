@@ -14,7 +14,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["OPERATIONS", "FaultyOs"]
+import pytest
+
+__all__ = ["OPERATIONS", "FaultyOs", "copied_nbytes"]
 
 OPERATIONS = frozenset(
     {
@@ -22,6 +24,21 @@ OPERATIONS = frozenset(
         "posix_fallocate", "pread", "pwrite", "rename", "stat", "unlink",
     }
 )  # fmt: skip
+
+
+def copied_nbytes(do: Callable[[], object]) -> int:
+    """How many bytes the operating system copies (copy_file_range) while something is done."""
+    copied: list[int] = []
+    copy = os.copy_file_range
+
+    def counted(*arguments: Any) -> int:
+        copied.append(copy(*arguments))
+        return copied[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "copy_file_range", counted)
+        do()
+    return sum(copied)
 
 
 class FaultyOs:

@@ -7,9 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FOLDER"]
+import tensorglot as tg
+
+__all__ = ["FOLDER", "rule_of"]
 
 FOLDER = Path(__file__).parents[1] / "fuzz"
+
+
+def rule_of(error: tg.TensorglotError) -> str:
+    """The rule of an error, which every error has, in printable words."""
+    assert error.rule, "an error without a rule"
+    assert str(error).isprintable(), "an error that cannot be printed"
+    return error.rule
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 
 import tensorglot as tg
 
-__all__ = ["NEW", "NEW_BYTES", "OLD", "OLD_BYTES", "alone", "check", "names", "same", "save", "write"]
+__all__ = [
+    "NEW", "NEW_BYTES", "OLD", "OLD_BYTES", "alone", "change_at_once", "check", "names", "same", "save", "write",
+]  # fmt: skip
 
 OLD = {"w": np.arange(1000, dtype=np.float32)}
 NEW = {"w": np.arange(150_000, dtype=np.float64), "b": np.ones(3, np.uint8)}
@@ -21,6 +24,35 @@ OLD_BYTES, NEW_BYTES = (tg.dumps(tensors, format="bintensors") for tensors in (O
 def same(path: Path, tensors: dict[str, NDArray[Any]]) -> bool:
     loaded = tg.load(path, strict=True)
     return loaded.keys() == tensors.keys() and all((loaded[k] == tensors[k]).all() for k in tensors)
+
+
+def change_at_once(path: Path, *, in_place: bool) -> dict[str, NDArray[Any]]:
+    """Four threads append tensors to a file and edit it. Returns those added: an append waits, an edit may fail."""
+    outcomes: dict[str, str] = {}
+    start = threading.Barrier(4)
+
+    def work(worker: int) -> None:
+        start.wait()
+        for i in range(worker, 24, 4):
+            name = f"n{i}"
+            try:
+                if i % 3:
+                    with tg.Writer(path, append=True, in_place=in_place, durable=False) as out:
+                        out.add(name, np.full(50, i))
+                else:
+                    tg.edit(path, add={name: np.full(50, i)}, in_place=in_place and i % 2 == 0, durable=False)
+                outcomes[name] = "done"
+            except tg.InputError as error:
+                outcomes[name] = error.rule
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(outcome == "done" for name, outcome in outcomes.items() if int(name[1:]) % 3), "an append waits"
+    assert set(outcomes.values()) <= {"done", "source.locked", "source.changed"}
+    return {name: np.full(50, int(name[1:])) for name, outcome in outcomes.items() if outcome == "done"}
 
 
 def names(folder: Path) -> list[str]:

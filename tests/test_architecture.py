@@ -67,8 +67,8 @@ CORE = {"numpy", "ml_dtypes", "zstandard", "xxhash", "blake3", "crc32c"}
 """Libraries that may be imported at the top of a module; `click` and `rich` in the command line."""
 
 
-NAMES_A_MODULE = re.compile(r"tensorglot\.[a-z_][\w.]*(:\w+)?")
-"""A string by which a module could be imported; in an f-string, the part before the first brace."""
+NAMES_A_MODULE = re.compile(r"tensorglot\.([a-z_][\w.]*(:[\w.]+)?)?")
+"""A string by which a module could be imported. Of an f-string or a sum, the part before the first brace or sign."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -83,19 +83,50 @@ def layer(module: str) -> str:
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Every module that is imported, and whether it is at the top. Relative imports are not used here."""
-    top = set(map(id, ast.iter_child_nodes(tree)))
+    """Every module that is imported, and whether that happens when the module itself is imported.
+
+    `tensorglot.dynd.cid` after `import tensorglot.errors` counts, too: the package loads what is
+    looked up in it. Relative imports are not used here.
+    """
+    at_once = set(map(id, executed(tree)))
     for node in ast.walk(tree):
+        now = id(node) in at_once
         if isinstance(node, ast.Import):
-            yield from ((alias.name, id(node) in top) for alias in node.names)
+            yield from ((alias.name, now) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "a relative import"
             name = node.module or ""
-            yield name, id(node) in top
+            yield name, now
             if name.startswith("tensorglot"):
-                yield from ((f"{name}.{alias.name}", id(node) in top) for alias in node.names)
+                yield from ((f"{name}.{alias.name}", now) for alias in node.names)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and NAMES_A_MODULE.fullmatch(node.value):
             yield node.value.partition(":")[0].rstrip("."), False
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tensorglot":
+            yield f"tensorglot.{node.attr}", False
+        elif isinstance(node, (ast.Call, ast.Subscript)):
+            name = looked_up(node)
+            assert not name.startswith("."), "a relative import"
+            if name == "tensorglot":
+                yield name, False
+
+
+def looked_up(node: ast.Call | ast.Subscript) -> str:
+    """The name that is passed to `import_module` and its like, or looked up in `sys.modules`; else nothing."""
+    by, keys = (node.func, node.args) if isinstance(node, ast.Call) else (node.value, [node.slice])
+    if not keys or not isinstance(keys[0], ast.Constant) or not isinstance(keys[0].value, str):
+        return ""
+    return keys[0].value if re.search(r"\b(import_module|__import__|sys\.modules(\.get)?)$", ast.unparse(by)) else ""
+
+
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """What runs when a module is imported: all but the bodies of functions, and imports for the type checker alone."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from executed(child)
 
 
 def ours(name: str) -> bool:
@@ -134,7 +165,11 @@ def test_imports_go_one_way(module: str, path: Path) -> None:
     assert wrong_imports(module, parsed(path)) == set()
 
 
-FORMAT_MODULES = [m for m in modules() if m[0].startswith("tensorglot.containers.") and not m[0].endswith(".table")]
+FORMAT_MODULES = [
+    (name, path)
+    for name, path in modules()
+    if name.startswith("tensorglot.containers.") and name != "tensorglot.containers.table"
+]
 
 
 def test_what_formats_share_is_no_format() -> None:
@@ -153,7 +188,16 @@ def test_only_core_libraries_are_imported_at_the_top(module: str, path: Path) ->
         allowed |= {"click", "rich"}
     if layer(module) == "kernels":
         allowed |= {"cython"}
-    assert {name.partition(".")[0] for name, top in imports(parsed(path)) if top} <= allowed
+    assert {name.partition(".")[0] for name, now in imports(parsed(path)) if now} <= allowed
+
+
+def test_the_page_has_every_layer_and_what_the_lower_ones_import() -> None:
+    lines = (ROOT.parents[1] / "ARCHITECTURE.md").read_text().splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
+    told = {layer: may for names, _, may in rows for layer in re.findall(r"`(\w+)", names)}
+    assert told.keys() | {"__init__", "__main__"} == LAYERS.keys()
+    for layer in ("model", "wire", "io"):
+        assert set(told[layer].split(", ")) == LAYERS[layer]
 
 
 def test_a_forbidden_import_is_found_at_module_level_in_functions_and_in_strings() -> None:
@@ -165,6 +209,12 @@ def test_a_forbidden_import_is_found_at_module_level_in_functions_and_in_strings
         "import_module('tensorglot.dynd')",
         "EXPORTS = {'cid': 'tensorglot.dynd:cid'}",
         "import_module(f'tensorglot.bridges.{name}')",
+        "import_module(f'tensorglot.{name}')",
+        "import_module('tensorglot.' + name)",
+        "import_module('tensorglot').dynd",
+        "sys.modules['tensorglot'].dynd",
+        "CID = 'tensorglot.dynd:Frozen.cid'",
+        "import tensorglot.errors\ntensorglot.dynd.cid(1)",
     ):
         assert wrong_imports("tensorglot.model.index", ast.parse(source)), source
     assert wrong_imports("tensorglot.wire.cbor", ast.parse("from tensorglot.model.dtypes import TABLE"))
@@ -173,6 +223,15 @@ def test_a_forbidden_import_is_found_at_module_level_in_functions_and_in_strings
     assert not wrong_imports("tensorglot.operations.open", ast.parse("from tensorglot.containers.table import detect"))
     assert foreign_formats("tensorglot.containers.bintensors", inside) == {"ztensor"}
     assert foreign_formats("tensorglot.containers.ztensor.v1", inside) == set()
+    with pytest.raises(AssertionError, match="relative"):
+        wrong_imports("tensorglot.model.index", ast.parse("import_module('.dynd', 'tensorglot')"))
+
+
+def test_an_import_that_runs_at_import_time_is_found() -> None:
+    for source in ("import torch", "try:\n  import torch\nexcept ImportError: pass", "class A:\n  import torch"):
+        assert ("torch", True) in imports(ast.parse(source))
+    for source in ("def f():\n  import torch", "if TYPE_CHECKING:\n  import torch"):
+        assert ("torch", False) in imports(ast.parse(source))
 
 
 # Public names

@@ -90,6 +90,8 @@ WRONG: dict[str, Callable[[Path], Any]] = {
     "a view with holes": lambda folder: memoryview(DATA)[::2],
     "an array of objects": lambda folder: np.array([object()]),
     "an array of none": lambda folder: np.empty((0, 3)),
+    "an array of numbers": lambda folder: np.ones((2, 3)),
+    "an array without dimensions": lambda folder: np.array(0.5),
     "an object": lambda folder: object(),
     "a list of numbers": lambda folder: [1, 2],
     "a list of lists": lambda folder: [["w"]],
@@ -201,7 +203,7 @@ VERBS: dict[str, tuple[Callable[..., Any], dict[str, Callable[[Path], Any]], lis
     "edit": (
         partial(tg.edit, durable=False),
         {"path": lambda f: f / "edited.zt", "metadata": lambda f: {"a": "b"}},
-        ["remove", "format", "limits"],
+        ["remove", "replace", "drop", "add", "format", "limits"],
     ),
     "split": (
         partial(tg.split, durable=False),
@@ -224,9 +226,17 @@ VERBS: dict[str, tuple[Callable[..., Any], dict[str, Callable[[Path], Any]], lis
         [],
     ),
     "bson.quantize": (partial(tg.bson.quantize, np.ones((2, 3), "f4")), {}, ["to", "ranges"]),
+    "bson.encode_documents": (
+        tg.bson.encode_documents,
+        {"matrix": lambda f: np.ones((2, 3), "f4"), "key": lambda f: "v"},
+        ["ids"],
+    ),
+    "bson.decode_matrix": (tg.bson.decode_matrix, {"source": lambda f: [b"\x03\0\x01"]}, ["key", "out", "on_missing"]),
+    "bson.encode": (tg.bson.encode, {"array": lambda f: np.ones(2, "i1")}, ["dtype", "padding", "ignored_bits"]),
     "bson.encode_document": (tg.bson.encode_document, {"fields": lambda f: {"a": 1}}, []),
     "bson.from_extjson": (tg.bson.from_extjson, {"value": lambda f: {}}, []),
     "bson.from_database": (tg.bson.from_database, {"data": lambda f: b"abcd", "database": lambda f: "redis"}, []),
+    "Store.create": (tg.store.Store.create, {"url": lambda f: f / "store"}, ["storage_options"]),
     "Limits": (tg.Limits, {}, ["header_nbytes", "tensors", "rank"]),
 }  # fmt: skip
 

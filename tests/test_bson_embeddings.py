@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import struct
 from decimal import Decimal
 from functools import partial
@@ -277,11 +278,15 @@ def test_ids_that_follow_from_the_contents() -> None:
 def test_every_value_of_pymongo_becomes_what_pymongo_writes() -> None:
     bson = needs("bson")
     values = [bson.ObjectId(), bson.Decimal128("1.5"), bson.Int64(3), bson.Regex("a"), bson.MinKey(), bson.Code("f()"),
-              bson.Timestamp(1, 2), bson.Binary(b"x", 5), tg.bson.Vector([1.0, 2.0])]  # fmt: skip
+              bson.Timestamp(1, 2), bson.Binary(b"x", 5), tg.bson.Vector([1.0, 2.0]), re.compile("^a")]  # fmt: skip
     found = Embeddings(MATRIX[: len(values)], "v", range(len(values)), {"k": values})
     (field,) = found.fields.values()
     expected = [value.binary() if isinstance(value, tg.bson.Vector) else value for value in values]
     assert field.dump("k") == b"".join(bson.encode({"k": value}) for value in expected)
+    raw = tg.bson.encode_documents(MATRIX[: len(values)], "v", values)
+    assert [bson.encode({"_id": one["_id"]}) for one in bson.decode_all(raw)] == [
+        bson.encode({"_id": value}) for value in expected
+    ]
 
 
 def test_numpy_texts_and_dates_in_an_npz(tmp_path: Path) -> None:

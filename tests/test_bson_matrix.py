@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import io
+import mmap
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ from tensorglot.bson import (
     Vector,
     decode_document,
     decode_matrix,
+    encode_document,
     encode_documents,
     encode_matrix,
 )
@@ -99,6 +102,9 @@ class TestEncode:
             [Raw(7, bytes((i,)) * 12) for i in range(7)],
             [1, "x", None, True, 2.5, b"bytes", {"a": [1]}],
             [Int64(i) for i in range(7)],
+            np.array(["a", "bb", "", "d", "e", "f", "g"]),
+            np.array([1, "x", None, True, 2.5, b"bytes", {"a": [1]}], object),
+            np.arange(7) > 3,
         ],
     )
     def test_documents(self, key: str, ids: Any) -> None:
@@ -122,13 +128,22 @@ class TestEncode:
         [
             ("_id", None, "key"), ("_id.x", None, "key"), ("", None, "path"), ("a..b", None, "path"),
             ("a\0", None, "key"), ("v", [1], "ids"), ("v", range(8), "ids"), ("v", [object()] * 7, "value"),
-            ("v", np.zeros(7), "ids"), ("v", [2**63] * 7, "ids"),
+            ("v", np.zeros(7), "ids"), ("v", [2**63] * 7, "ids"), ("v", np.zeros((7, 2), int), "ids"),
+            ("v", np.array(7), "ids"), ("v", dict.fromkeys(range(7)), "ids"), ("v", np.zeros(7, "M8[ns]"), "ids"),
+            ("v", [np.datetime64(i, "ns") for i in range(7)], "value"),
+            ("v", [np.timedelta64(i, "ns") for i in range(7)], "value"),
         ],
     )  # fmt: skip
     def test_refused_documents(self, key: str, ids: Any, rule: str) -> None:
         with pytest.raises(InputError) as caught:
             encode_documents(MATRICES["int8"], key, ids)
         assert caught.value.rule == f"bson.{rule}"
+
+    @pytest.mark.parametrize("ids", [None, [], (), np.array([]), np.array([], object)])
+    def test_no_documents(self, ids: Any) -> None:
+        assert encode_documents(MATRICES["int8"][:0], "v", ids) == b""
+        with pytest.raises(InputError):
+            encode_documents(MATRICES["int8"][:0], "", ids)
 
     def test_a_document_that_mongodb_would_not_store(self) -> None:
         with pytest.raises(UnsupportedError):
@@ -328,6 +343,22 @@ class TestOut:
         assert not out[7:].any()
         decode_matrix(split_documents(self.RAW) * 300, "v", np.empty((2100, 5), np.float32))
 
+    def test_without_vectors(self) -> None:
+        out = np.zeros((4, 5), np.float32)
+        raw = encode_document({"a": 1}) * 3
+        rows = decode_matrix(raw, "v", out, "nan")
+        assert (rows.base is out, rows.shape) == (True, (3, 5))
+        assert np.isnan(rows).all()
+        assert not out[3:].any()
+        for dtype in (np.float32, np.int8, np.bool_):
+            for source, on_missing in ((raw, "skip"), (b"", "error")):
+                out = np.ones((4, 5), dtype)
+                assert decode_matrix(source, "v", out, on_missing).shape == (0, 5)
+                assert out.all()
+        for wrong in (np.zeros((2, 5), np.float32), np.zeros((3, 5), np.int8), np.zeros(15, np.float32)):
+            with pytest.raises(InputError):
+                decode_matrix(raw, "v", wrong, "nan")
+
     @pytest.mark.parametrize(
         "out",
         [
@@ -346,6 +377,21 @@ class TestOut:
 
 
 class TestFiles:
+    @pytest.mark.parametrize("key", ["v", None])
+    def test_file_objects_and_buffers(self, key: str | None, tmp_path: Path) -> None:
+        """Line feeds in the data are data: a file is not read line by line."""
+        matrix = np.full((3000, 8), np.frombuffer(b"\n" * 4, np.float32)[0])
+        raw = encode_documents(matrix, "v", range(3000))
+        (tmp_path / "x.bson").write_bytes(raw)
+        with (tmp_path / "x.bson").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            for source in (file, io.BytesIO(raw), io.BytesIO(gzip.compress(raw)), mapped, np.frombuffer(raw, np.uint8)):
+                assert np.array_equal(decode_matrix(source, key), matrix)
+        assert vectors.inspect(io.BytesIO(raw)) == vectors.inspect(raw)
+
+    def test_a_text_file_is_refused(self) -> None:
+        with pytest.raises(InputError, match="binary mode"):
+            decode_matrix(io.StringIO("text"))
+
     def test_in_pieces(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         matrix = RNG.standard_normal((5000, 9), np.float32)
         raw = encode_documents(matrix, "v", range(5000))
@@ -517,6 +563,7 @@ class TestQuantize:
             (lambda m: vectors.quantize(m, ranges=(m[0, :5], m[0, :5])), "quantize.ranges"),
             (lambda m: vectors.quantize(m, ranges=(m.max(axis=0), m.min(axis=0))), "quantize.ranges"),
             (lambda m: vectors.quantize(m, to="packed_bit", ranges=(m[0], m[0])), "quantize.ranges"),
+            (lambda m: vectors.quantize(m, ranges=(m.min(axis=0), m[0] + np.inf)), "quantize.ranges"),
         ],
     )
     def test_refused(self, call: Any, rule: str) -> None:

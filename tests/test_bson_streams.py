@@ -220,3 +220,14 @@ def test_columns_of_another_length_are_refused(name: str, tmp_path: Path) -> Non
     tg.edit(tmp_path / "a.zt", replace={name: shorter[name]})
     with pytest.raises(tg.InputError, match="values, there are 57 vectors"):
         transfer(tmp_path / "a.zt", tmp_path / "b.bson", "v", fields=["n", "mixed"])
+
+
+@pytest.mark.parametrize("source", ["a.npz", "a.zt", "a.dynd", "a.parquet"])
+@pytest.mark.parametrize("target", ["b.npz", "b.zt", "b.dynd", "b.parquet"])
+def test_no_rows_keep_their_width_and_fields(source: str, target: str, tmp_path: Path) -> None:
+    needs("pyarrow")
+    write_embeddings(tmp_path / source, Embeddings(np.empty((0, 8), np.int8), "v", [], {"t": []}))
+    done = transfer(tmp_path / source, tmp_path / target, "v", fields=["t"])
+    assert (done.vectors, done.dtype, done.ids, done.fields) == (0, "int8", True, ("t",))
+    again = read_embeddings(tmp_path / target, "v", fields=["t"])
+    assert (again.matrix.shape, again.matrix.dtype, len(again.fields["t"])) == ((0, 8), np.int8, 0)

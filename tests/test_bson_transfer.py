@@ -152,6 +152,24 @@ def test_documents_that_the_server_refuses_are_listed_and_the_others_written(dat
     assert (done.inserted, done.failed, done.conflicts) == (1, 1, 0)
 
 
+def test_ids_are_values_and_never_operators(database: Any, tmp_path: Path) -> None:
+    collection, bson = database["c"], needs("bson")
+    left = [{"_id": "alice"}, {"_id": 5}, {"_id": float("nan")}]
+    collection.insert_many(left)
+    ids = [{"$gt": ""}, {"$exists": True}, bson.Regex("."), "bob"]
+    write_embeddings(tmp_path / "a.bson", Embeddings(np.ones((4, 2), np.float32), "v", ids))
+    for dry_run in (True, False):
+        done = write_embeddings(collection, read_embeddings(tmp_path / "a.bson"), update=True, dry_run=dry_run)
+        assert (done.missing, done.updated) == (4, 0)
+        assert list(map(list, collection.find())) == [["_id"]] * 3
+    done = write_embeddings(collection, read_embeddings(tmp_path / "a.bson"))
+    assert (done.inserted, done.failed) == (1, 3)
+    equal = Embeddings(np.ones((2, 2), np.float32), "v", [bson.Decimal128("5.0"), bson.Decimal128("NaN")])
+    for dry_run in (True, False):
+        assert write_embeddings(collection, equal, dry_run=dry_run).conflicts == 2
+        assert write_embeddings(collection, equal, dry_run=dry_run, update=True).updated == 2
+
+
 def test_a_source_without_ids_is_imported_once(database: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", RNG.standard_normal((50, 4), np.float32))
     place = url(database, "c")

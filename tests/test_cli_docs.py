@@ -14,7 +14,7 @@ HEAD = """# Command line
 
 Generated from the help of the commands by `TENSORGLOT_UPDATE=1 python -m pytest tests/test_cli_docs.py`.
 
-Data goes to stdout, progress and messages to stderr. Unprintable characters in the names of a file are escaped: `\\x1b`, `\\u202e`. Escape sequences are sent to a terminal only, and not where `NO_COLOR` is set.
+Data goes to stdout, progress and messages to stderr. Unprintable characters in the names of a file are escaped: `\\x1b`, `\\u202e`. Colours are for terminals only, and off where `NO_COLOR` is set; a progress bar moves the cursor of stderr, if that is a terminal.
 
 With `--json`, stdout is one JSON document: indented on a terminal, on one line in a pipe. It is always valid JSON: NaN and infinite values are the strings `"NaN"`, `"Infinity"`, `"-Infinity"`, a complex number is the pair of its parts. Names are neither shortened nor escaped there. An error leaves stdout empty and is one object on stderr:
 
@@ -54,3 +54,8 @@ def test_the_first_line_of_each_help_is_that_of_the_table() -> None:
         command = commands.get_command(context, name)
         assert command is not None
         assert (command.help or "").splitlines()[0] == help
+
+
+def test_no_sentence_of_the_help_is_cut() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if not line.startswith("Usage: ")]
+    assert [line for line in lines if line.endswith("...")] == []

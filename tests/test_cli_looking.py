@@ -43,6 +43,18 @@ def test_order(folder: Path) -> None:
     assert names("--sort", "dtype") == ["layers.1.w", "lm_head.weight", "layers.0.w", "layers.0.bias"]
 
 
+def test_numbers_in_names_are_in_order(folder: Path) -> None:
+    ordered = [f"layers.{i}.w{'0' * i}" for i in (2, 9, 10, 100)] + ["layers.x"]
+    tg.save("model.bt", {name: np.ones(1) for name in sorted(ordered)})
+    tg.save("other.bt", {name: np.zeros(1) for name in sorted(ordered)})
+    assert names("--sort", "name") == ordered
+    assert names("--sort", "dtype") == ordered
+    changed = json.loads(run("diff", "model.bt", "other.bt", "--sort", "name", "--json", code=1).stdout)["changes"]
+    assert [change["tensor"] for change in changed] == ordered
+    tree = json.loads(run("ls", "model.bt", "--tree", "--depth", "2", "--sort", "name", "--json").stdout)["tree"]
+    assert [branch["prefix"] for branch in tree[1:]] == [f"layers.{i}" for i in ("2.", "9.", "10.", "100.", "x")]
+
+
 def test_tree(folder: Path) -> None:
     lines = run("ls", "model.bt", "--tree", "--depth", "2", "--sort", "name").stdout.splitlines()
     assert [line.split()[0] for line in lines[1:-1]] == ["layers.", "0.", "1.", "lm_head.", "weight"]
@@ -147,7 +159,9 @@ def test_aliases_and_nearest_names(folder: Path) -> None:
         said = run(*wrong, code=2).stderr
         assert near in said
         assert "??" not in said
-    assert "did you mean 'model.safetensors'" in run("ls", "model.safetensor", code=5).stderr
+    assert "did you mean 'model.safetensors'?" in run("ls", "model.safetensor", code=5).stderr
+    for part in ("head", "*HEAD*.weight"):
+        assert "did you mean 'lm_head.weight'" in run("stats", "model.bt", part, code=2).stderr
     assert run("ls", "nothing/model.bt", code=5).stderr == "error: nothing/model.bt: No such file or directory\n"
 
 
@@ -206,6 +220,35 @@ def test_errors_name_the_file(folder: Path) -> None:
     for wrong in (["cat", "model.bt", "no"], ["cat", "model.bt", "layers.1.w", "[9]"], ["stats", "model.bt", "no"]):
         assert run(*wrong, code=2).stderr.startswith("error: model.bt: ")
     assert "--compression" in run("convert", "model.bt", "x.zt", "--level", "3", code=2).stderr
+    for target, options, named, code in (
+        ("x.npz", ["--select", "no*"], "model.bt", 2),
+        ("x.npz", ["--dtype", "layers.0.w=fp16", "--rename", "no=x"], "model.bt", 2),
+        ("x.npy", [], "x.npy", 4),
+        ("x.bson", ["--select", "layers.0.bias"], "x.bson", 4),
+        ("x.pt", [], "x.pt", 2),
+    ):
+        assert run("convert", "model.bt", target, *options, code=code).stderr.startswith(f"error: {named}: ")
+
+
+def test_errors_name_the_damaged_file_of_several(folder: Path) -> None:
+    whole = (folder / "model.zt").read_bytes()
+    place = whole.index(TENSORS["lm_head.weight"].tobytes()[:8])
+    (folder / "damaged.zt").write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+    for command in (
+        ["diff", "model.zt", "damaged.zt"],
+        ["diff", "damaged.zt", "model.zt"],
+        ["diff", "damaged.zt", "model.bt"],
+        ["convert", "damaged.zt", "x.bt"],
+        ["merge", "damaged.zt", "x.bt"],
+        ["split", "damaged.zt", "shards"],
+        ["split", "./damaged.zt", "shards"],
+    ):
+        named = next(word for word in command if "damaged" in word)
+        assert run(*command, code=3).stderr.startswith(f"error: {named}: checksum mismatch")
+    for read in (tg.load, lambda path: tg.open(path)["lm_head.weight"].numpy()):
+        with pytest.raises(tg.IntegrityError) as caught:
+            read("damaged.zt")
+        assert caught.value.path == str(folder / "damaged.zt")
 
 
 def completed(*words: str) -> list[str]:
@@ -250,6 +293,11 @@ def test_cat_is_shortened_on_a_terminal_only(folder: Path) -> None:
     assert max(map(len, lines)) <= 80
     assert lines[-1].startswith("shortened")
     assert "shortened" not in on_terminal("cat", "model.bt", "layers.1.w")[1]
+    tg.save("ranks.bt", {f"rank {rank}": np.zeros((2,) * (rank - 1) + (500,)) for rank in range(1, 5)})
+    for rank in range(1, 5):
+        said = on_terminal("cat", "ranks.bt", f"rank {rank}", env={"NO_COLOR": "1"})[1].splitlines()[-1]
+        index = said.partition("such as '")[2].partition("'")[0]
+        assert "shortened" not in on_terminal("cat", "ranks.bt", f"rank {rank}", index)[1]
     assert len(piped("cat", "model.bt", "lm_head.weight").stdout.splitlines()) == 100
 
 
@@ -261,6 +309,13 @@ def test_shards_in_info(folder: Path) -> None:
     assert sum(shard["tensors"] for shard in found["shards"]) == len(TENSORS)
     assert found["file_nbytes"] == sum(sizes.values())
     assert f"{len(sizes)} of " in run("info", "shards").stdout
+
+
+def test_info_of_a_directory_names_the_file_in_it(folder: Path) -> None:
+    assert run("info", ".").stdout.splitlines()[0].split() == ["file", "model.safetensors"]
+    assert run("info", str(folder)).stdout.splitlines()[0].split() == ["file", str(folder / "model.safetensors")]
+    tg.split("model.safetensors", "shards", shard_nbytes=200)
+    assert run("info", "shards").stdout.splitlines()[0].split() == ["file", "shards"]
 
 
 def test_statistics(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,20 @@ def test_split_and_merge(model: Path) -> None:
     assert "../c" in run("ls", shards).stdout
     run("verify", shards)
     run("diff", shards, model)
+
+
+def test_an_error_names_a_file_of_the_target_not_of_the_temporary_directory(model: Path) -> None:
+    shards = model.with_name("shards")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        said = run("split", model, shards, "--shard-size", "100", code=5).stderr
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert said == f"error: {shards / 'model-00001-of-00003.safetensors'}: File too large\n"
+    tg.save(model, {"mask": np.ones(3, bool)})
+    said = run("split", model, shards, "--to", "gguf", code=4).stderr
+    assert said.startswith(f"error: {model}: gguf does not support bool")
 
 
 def test_json(model: Path) -> None:

@@ -221,7 +221,20 @@ def test_a_file_that_is_not_a_bundle(data: bytes | None, root: Path) -> None:
 def test_a_long_message_leaves_the_names_of_refs(filled: Path) -> None:
     Store(filled).commit("release", {"x": np.zeros(3)}, message="a long message, " * 20)
     _, text = on_terminal("store", "log", "run", "release", columns=80, env={"NO_COLOR": "1"})
-    assert re.search(r" release +a l", text)
+    assert re.search(r" release +a long message, [a-z ]+…\r?\n", text)
+
+
+def test_of_a_message_the_log_has_the_first_line(filled: Path) -> None:
+    Store(filled).commit("release", {"x": np.zeros(3)}, message="Warm up again\n\nThe loss had a spike.\n")
+    assert run("store", "log", "run", "release").stdout.splitlines()[1].endswith("release  Warm up again …")
+    assert "The loss had a spike." in run("store", "show", "run", "release").stdout
+
+
+def test_of_several_refs_the_log_keeps_the_first(filled: Path) -> None:
+    for i in range(9):
+        Store(filled).tag(f"of-the-year-{i}", "main")
+    _, text = on_terminal("store", "log", "run", "main", columns=80, env={"NO_COLOR": "1"})
+    assert re.search(r" main, of-the-[a-z]*-?… +second", text)
 
 
 def test_a_commit_is_a_source_of_every_command(filled: Path) -> None:

@@ -82,6 +82,10 @@ class TestConvert:
         dropped = run("convert", model, target, "--dtype", "ids=int4", "--on-loss", "drop").stderr
         assert "1 loss dropped; --on-loss warn or --json lists each" in dropped
 
+    def test_a_lost_tensor_is_named_before_lost_metadata(self, model: Path) -> None:
+        refused = run("convert", model, model.with_name("b.npy"), "--metadata", "step=1", code=4)
+        assert "b.npy: npy stores one tensor only; " in refused.stderr
+
     def test_losses_that_nobody_refuses_are_named(self, tmp_path: Path) -> None:
         shared = np.zeros(2000)
         tg.save(tmp_path / "a.zt", {"a": shared, "b": shared})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -16,6 +16,7 @@ import pytest
 
 import tensorglot as tg
 from bounds import MB, resident_nbytes
+from faults import copied_nbytes
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Part, Tensor
@@ -179,6 +180,13 @@ def test_dry_run(source: Path, target: Path) -> None:
     assert " converted" in repr(tg.convert(source, target))
 
 
+def nested_lists(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def archive_with(**what: Any) -> Any:
     return tg.open(tg.dumps({"w": np.zeros(2)}, format="ztensor", checksum=None, **what))
 
@@ -340,20 +348,10 @@ def test_executor(pool: str, tmp_path: Path) -> None:
     assert (tmp_path / "a.bt").read_bytes() == (tmp_path / "b.bt").read_bytes()
 
 
-def test_raw_spans_are_copied_by_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tg.save(tmp_path / "a.bt", {"w": np.zeros(1 << 20)})
-    copied = 0
-    copy = os.copy_file_range
-
-    def counted(*arguments: Any) -> int:
-        nonlocal copied
-        done = copy(*arguments)
-        copied += done
-        return done
-
-    monkeypatch.setattr(os, "copy_file_range", counted)
-    tg.convert(tmp_path / "a.bt", tmp_path / "b.bt", format="bintensors@1")
-    assert copied == 8 << 20
+def test_raw_spans_are_copied_by_the_operating_system(tmp_path: Path) -> None:
+    old, new = tmp_path / "a.bt", tmp_path / "b.bt"
+    tg.save(old, {"w": np.zeros(1 << 20)})
+    assert copied_nbytes(lambda: tg.convert(old, new, format="bintensors@1")) == 8 << 20
 
 
 @pytest.mark.parametrize("dtype", [None, "float64", "float8_e4m3fn"])
@@ -416,6 +414,145 @@ def test_no_metadata_and_empty_metadata_are_not_the_same(format: str, metadata: 
 
 def test_a_warning_of_overflow_names_the_line_of_the_caller(tmp_path: Path) -> None:
     tg.save(tmp_path / "x.bt", {"w": np.array([1e30, 1.0])})
-    with pytest.warns(tg.LossWarning, match="1 values overflowed") as caught:
+    with pytest.warns(tg.LossWarning, match="1 value overflowed") as caught:
         tg.convert(tmp_path / "x.bt", tmp_path / "y.bt", dtype="float16", on_loss="warn")
     assert {Path(warning.filename) for warning in caught} == {Path(__file__)}
+
+
+LEFT_OUT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "five dimensions in GGUF": ("gguf", {"w": np.ones(2), "x": np.ones((1,) * 5)}, "shape"),
+    "a long name in GGUF": ("gguf", {"w": np.ones(2), "n" * 64: np.ones(2)}, "name"),
+    "the name of the metadata in safetensors": ("safetensors", {"w": np.ones(2), "__metadata__": np.ones(2)}, "name"),
+    "half a byte in safetensors": (
+        "safetensors", {"w": np.ones(2), "x": np.ones(3, ml_dtypes.float4_e2m1fn)}, "shape",
+    ),
+    "a path in npz": ("npz", {"w": np.ones(2), "../x": np.ones(2)}, "name"),
+    "an empty name in zTensor 2": ("ztensor@2", {"w": np.ones(2), "": np.ones(2)}, "name"),
+    "an empty key in BSON": ("bson", {"w": np.ones((1, 2), np.float32), "a..b": np.ones((1, 2), np.float32)}, "name"),
+    "a vector in BSON": ("bson", {"w": np.ones((1, 2), np.float32), "x": np.ones(2, np.float32)}, "shape"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_a_tensor_that_only_the_writer_refuses_is_a_loss(case: str) -> None:
+    format, tensors, kind = LEFT_OUT[case]
+    refused = [*tensors][1]
+    source = tg.open(tg.dumps(tensors, format="ztensor@0.1", checksum=None))
+    with pytest.raises(tg.UnsupportedError, match="cannot store the tensor") as caught:
+        tg.convert(source, io.BytesIO(), format=format)
+    assert (caught.value.rule, caught.value.tensor) == (f"convert.{kind}", refused)
+    planned = tg.convert(source, io.BytesIO(), format=format, dry_run=True)
+    assert [(problem.rule, problem.tensor) for problem in planned.problems] == [(f"convert.{kind}", refused)]
+    done = tg.convert(source, out := io.BytesIO(), format=format, on_loss="drop")
+    assert [(loss.kind, loss.tensor, loss.fatal) for loss in done.losses] == [(kind, refused, True)]
+    assert (done.tensors, list(tg.open(out.getvalue(), format=format))) == (1, ["w"])
+    if kind == "name":  # it is the new name that counts
+        renamed = tg.convert(source, out := io.BytesIO(), format=format, rename={refused: "x"})
+        assert (renamed.losses, sorted(tg.loads(out.getvalue(), format=format))) == ((), ["w", "x"])
+
+
+ATTRIBUTES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "fields of zTensor 0.1": ("ztensor@2", "ztensor@0.1", {"layout": 1, "offset": 2}),
+    "keys that zTensor 2 lacks": ("ztensor@0.1", "ztensor@2", {"": 1, "a\0": 2}),
+    "values deeper than zTensor 2 allows": ("ztensor@0.1", "ztensor@2", {"deep": nested_lists(29)}),
+}
+
+
+@pytest.mark.parametrize("case", ATTRIBUTES)
+def test_single_attributes_that_cannot_be_stored(case: str) -> None:
+    old, new, lost = ATTRIBUTES[case]
+    source = tg.open(tg.dumps({"w": np.ones(2)}, format=old, checksum=None, attributes={"w": {**lost, "kept": 3}}))
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.convert(source, io.BytesIO(), format=new)
+    assert (caught.value.rule, caught.value.tensor) == ("convert.attributes", "w")
+    done = tg.convert(source, out := io.BytesIO(), format=new, on_loss="drop")
+    assert [(loss.kind, loss.tensor, loss.fatal) for loss in done.losses] == [("attributes", "w", False)] * len(lost)
+    assert tg.open(out.getvalue())["w"].attributes == {"kept": 3}
+
+
+METADATA: dict[str, tuple[str, dict[str, Any]]] = {
+    "keys that zTensor 2 lacks": ("ztensor@2", {"": "1", "k" * 1025: "2"}),
+    "values deeper than zTensor 0.1 allows": ("ztensor@0.1", {"deep": nested_lists(31)}),
+}
+
+
+@pytest.mark.parametrize("case", METADATA)
+def test_single_keys_of_metadata_that_cannot_be_stored(case: str) -> None:
+    format, lost = METADATA[case]
+    source = tg.open(tg.dumps({"w": np.ones(2)}, format="npz", metadata={**lost, "kept": 3}))
+    done = tg.convert(source, out := io.BytesIO(), format=format, on_loss="drop")
+    assert [loss.kind for loss in done.losses] == ["metadata"] * len(lost)
+    assert tg.open(out.getvalue()).metadata == {"kept": 3}
+
+
+def test_text_is_json_or_nothing() -> None:
+    metadata = {"nan": float("nan"), "list": [1.5, float("inf")], "kept": 2.5}
+    done = tg.convert(archive_with(metadata=metadata), out := io.BytesIO(), format="bintensors", on_loss="drop")
+    became = sorted(loss.message.rpartition(", ")[2] for loss in done.losses)
+    assert became == ["becomes JSON text", "is left out", "is left out"]
+    assert tg.open(out.getvalue()).metadata == {"kept": "2.5"}
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+@pytest.mark.parametrize("workers", [False, True])
+def test_the_values_of_sparse_tensors_are_cast(format: str, workers: bool, tmp_path: Path) -> None:
+    csr = {"values": np.float64([1.5, 2.0]), "indices": np.uint32([1, 0]), "indptr": np.uint32([0, 1, 2])}
+    coo = {"values": np.float64([1.5, 1 / 3]), "coords": np.uint32([[0, 1], [1, 0]])}
+    tensors = {
+        "csr": Tensor.of_parts("csr", "zt.sparse_csr/1", (2, 2), csr, {"unit": "m"}),
+        "coo": Tensor.of_parts("coo", "zt.sparse_coo/1", (2, 2), coo, {}),
+    }
+    tg.save(tmp_path / "a.zt", tensors)
+    with ThreadPoolExecutor(2) as pool:
+        executor = pool if workers else None
+        done = tg.convert(tmp_path / "a.zt", tmp_path / "b.zt", format=format, dtype="float16", executor=executor)
+    assert [(step.action, step.old, step.new, step.shape) for step in done.plan.steps] == [
+        ("cast", "float64", "float16", (2, 2))
+    ] * 2  # fmt: skip
+    assert sorted((cast.tensor, cast.count, cast.rounded) for cast in done.casts) == [("coo", 2, 1), ("csr", 2, 0)]
+    assert tg.verify(tmp_path / "b.zt", deep=True).ok
+    with tg.open(tmp_path / "b.zt") as archive:
+        assert {str(tensor.type) for tensor in archive.values()} == {"2 * 2 * float16"}
+        assert archive["csr"].parts["values"].array("csr").tolist() == [1.5, 2.0]
+        assert archive["csr"].attributes == {"unit": "m"}
+        assert archive["coo"].parts["coords"].array("coo").tolist() == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize("source", ["ztensor@0.1", "ztensor@2"])
+@pytest.mark.parametrize("target", [f"{spec.name}@{v}" for spec in tg.formats() for v in spec.writes])
+def test_metadata_of_many_keys(source: str, target: str) -> None:
+    if next(spec for spec in tg.formats() if spec.name == target.partition("@")[0]).metadata == "none":
+        return
+    metadata = {f"key {i}": "x" * 100 for i in range(50)}
+    data = tg.dumps({"w": np.ones((1, 2))}, format=source, metadata=metadata)
+    tg.convert(data, out := io.BytesIO(), format=target)
+    assert tg.open(out.getvalue(), format=target).metadata == metadata
+    assert tg.dumps({"w": np.ones((1, 2))}, format=target, metadata=MappingProxyType(metadata)) == tg.dumps(
+        {"w": np.ones((1, 2))}, format=target, metadata=metadata
+    )
+
+
+SMALLER: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "compressed": ("ztensor@2", {"w": np.zeros(10_000)}, {"compression": "zstd"}),
+    "shared": ("ztensor@2", {"v": np.zeros(10_000), "w": np.zeros(10_000)}, {}),
+    "ragged": ("dynd", {"w": [[1.0, 2.0], [], [3.0]]}, {}),
+}
+
+
+@pytest.mark.parametrize("case", SMALLER)
+def test_progress_of_a_file_smaller_than_its_values_reaches_the_end(case: str) -> None:
+    format, tensors, options = SMALLER[case]
+    seen: list[tuple[int, int]] = []
+    tg.convert(tensors, io.BytesIO(), format=format, progress=lambda *now: seen.append(now), **options)
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1] == sum(step.nbytes for step in tg.convert(
+        tensors, io.BytesIO(), format=format, dry_run=True
+    ).plan.steps)  # fmt: skip
+
+
+def test_if_nothing_can_be_stored_the_reason_is_named() -> None:
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.convert({"data": [[1], [2, 3]]}, io.BytesIO(), format="npy")
+    assert (caught.value.rule, caught.value.tensor) == ("convert.layout", "data")
+    planned = tg.convert({"data": [[1], [2, 3]]}, io.BytesIO(), format="npy", dry_run=True)
+    assert [problem.rule for problem in planned.problems] == ["convert.layout"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,32 @@ def test_bounded_memory(tmp_path: Path) -> None:
     assert resident_nbytes(run) < 64 * MB
     with tg.open(tmp_path / "a.safetensors") as archive:
         assert archive["x"][5, 7] == ml_dtypes.bfloat16(-4.0)
+
+
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+def test_attributes_of_the_user_stay_when_values_are_quantized_and_back(format: str, tmp_path: Path) -> None:
+    real, small, again = (tmp_path / name for name in ("a.zt", "b.zt", "c.zt"))
+    attributes = {"w": {"layer": 3, "axis": "rows"}}
+    tg.save(real, {"w": np.ones((2, 64), np.float32)}, checksum=None, attributes=attributes, format=format)
+    with pytest.raises(tg.UnsupportedError, match="'axis' describes how the tensor is quantized") as caught:
+        tg.convert(real, small, quantize="int8", format=format)
+    assert caught.value.rule == "convert.attributes"
+    tg.convert(real, small, quantize="int8", format=format, on_loss="drop")
+    with tg.open(small) as archive:
+        assert (archive["w"].attributes["layer"], archive["w"].attributes["axis"]) == (3, 1)
+    assert tg.convert(small, again, dtype="float32", format=format).losses == ()
+    with tg.open(again) as archive:
+        assert archive["w"].attributes == {"layer": 3}
+    for source, options in ((real, {"quantize": "q8_0"}), (small, {"dtype": "float32"})):
+        with pytest.raises(tg.UnsupportedError, match=r"cannot store attributes: .*layer") as caught:
+            tg.convert(source, tmp_path / "d.gguf", **options)
+        assert caught.value.rule == "convert.attributes"
+
+
+def test_real_values_have_attributes_of_dense_tensors() -> None:
+    quantized, _ = tg.quantize(np.ones((2, 32), np.float32), "int8")
+    data = tg.dumps({"w": quantized}, format="ztensor@2", checksum=None, attributes={"w": {"layer": 3, "shape": 4}})
+    done = tg.convert(data, out := io.BytesIO(), format="ztensor@0.1", dtype="float32", on_loss="drop")
+    assert [(loss.kind, loss.tensor) for loss in done.losses] == [("attributes", "w")]
+    assert tg.open(out.getvalue())["w"].attributes == {"layer": 3}
+    assert tg.convert(data, io.BytesIO(), format="ztensor@0.1").losses == ()

@@ -272,3 +272,31 @@ def test_a_ragged_tensor_that_becomes_dense_is_one_change(format: str) -> None:
     two = tg.dumps({"w": np.array([[1, 2], [3, 4]])}, format=format)
     assert [change.kind for change in tg.diff(one, two).changes] == ["layout"]
     assert [change.kind for change in tg.diff(two, one).changes] == ["layout"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ({"x": True}, {"x": 1}, "x: metadata True → 1"),
+        ({"x": [1]}, {"x": [1.0]}, "x: metadata [1] → [1.0]"),
+        ({"x": None}, {}, "x: metadata null → none"),
+        ({}, {"x": None}, "x: metadata none → null"),
+        ({"x": 0.0}, {"x": -0.0}, "x: metadata 0.0 → -0.0"),
+    ],
+)
+def test_metadata_that_only_equals(old: Any, new: Any, text: str) -> None:
+    one, two = (tg.open(tg.dumps({"w": np.ones(2)}, format="ztensor", metadata=it)) for it in (old, new))
+    found = tg.diff(one, two)
+    assert [str(change) for change in found.changes] == [text]
+    assert tg.diff(one, one).same
+
+
+def test_attributes_that_only_equal() -> None:
+    one, two = (tg.open(tg.dumps({"w": np.ones(2)}, format="ztensor", attributes={"w": {"x": it}})) for it in (True, 1))
+    assert [change.kind for change in tg.diff(one, two).changes] == ["attributes"]
+
+
+def test_metadata_of_two_formats_is_the_same() -> None:
+    metadata = {"n": 1, "big": 2**40, "f": 0.5, "nan": float("nan"), "list": [1, 2], "b": [True], "text": "é"}
+    files = [tg.dumps({"w": np.ones(2)}, format=it, metadata=metadata) for it in ("gguf", "ztensor", "ztensor@2")]
+    assert all(tg.diff(tg.open(one), tg.open(two)).same for one in files for two in files)

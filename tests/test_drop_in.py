@@ -204,6 +204,32 @@ def test_signatures_begin_as_those_of_safetensors(theirs: str, ours: str, librar
     assert tg.safe_open is two.safe_open
 
 
+@pytest.mark.frameworks
+@pytest.mark.parametrize("package", ["safetensors", "bintensors"])
+@pytest.mark.parametrize(("theirs", "ours", "library"), [("numpy",) * 3, ("torch",) * 3, ("flax", "jax", "jax")])
+def test_every_argument_can_be_passed_by_the_name_it_has_there(
+    package: str, theirs: str, ours: str, library: str, tmp_path: Path
+) -> None:
+    needs(library)
+    one, two = needs(f"{package}.{theirs}"), import_module(f"tensorglot.{ours}")
+    w = {
+        "numpy": np.asarray,
+        "torch": lambda a: needs("torch").from_numpy(a),
+        "jax": lambda a: needs("jax").numpy.asarray(a),
+    }
+    values = {"filename": tmp_path / "a.safetensors", "metadata": {"k": "v"}, "data": None, "device": "cpu"}
+    for name in ("save", "load", "save_file", "load_file"):
+        parameters = inspect.signature(getattr(one, name)).parameters.values()
+        given = {
+            p.name: values.get(p.name, {"w": w[ours](np.ones(2, "f4"))}) for p in parameters if p.name != "backend"
+        }
+        result = getattr(two, name)(**given)
+        if name == "save":
+            values["data"] = result
+        elif name != "save_file":
+            assert list(result) == ["w"]
+
+
 def bits(tensor: Any) -> bytes:
     """The elements of a tensor of PyTorch as bytes."""
     return raw(tg.dynd.array(tensor).numpy())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from random import Random
 
 import numpy as np
@@ -132,6 +133,16 @@ def test_a_missing_block_has_no_missing_elements():
     assert (array.null_count, array.values.null_count) == (1, 0)
 
 
+@pytest.mark.parametrize(("size", "missing", "present"), [(1024, 8193, 0), (131_073, 64, 1)])
+def test_placeholders_of_missing_values_are_bounded(size, missing, present):
+    """64 MiB, or 64 times the values that are there; each case is the smallest that exceeds one of them."""
+    rows = bytes(missing) + (b"\1" + bytes(8 * size)) * present
+    tensor = dynd.deserialize(rows, f"{missing + present} * ?{size} * int64")
+    with pytest.raises(tg.LimitError) as caught:
+        tensor.arrow()
+    assert caught.value.rule == "dynd.arrow.places"
+
+
 def test_arrow_shares_contents_both_ways():
     array = pa.array([[1.5, 2.5], [], [3.5]], pa.large_list(pa.float64()))
     tensor = dynd.array(array)
@@ -253,3 +264,81 @@ def test_element_types_of_ml_dtypes_are_refused_by_name(name):
     for verb in ("awkward", "arrow"):
         with pytest.raises(tg.UnsupportedError, match=name):
             getattr(tensor, verb)()
+
+
+def with_nulls(values, kind, valid):
+    """An Arrow array whose nulls have values beneath them."""
+    full = pa.array(values, kind)
+    bits = np.packbits(valid, bitorder="little").tobytes()
+    return pa.Array.from_buffers(full.type, len(full), [pa.py_buffer(bits), *full.buffers()[1:]])
+
+
+NULLS = {
+    "3 * ?int64": (with_nulls([1, 2**64 - 1, 3], pa.uint64(), [1, 0, 1]), [1, None, 3]),
+    "3 * ?bytes[2]": (pa.array([b"ab", None, b"cd"]), [b"ab", None, b"cd"]),
+    "var * ?float16": (with_nulls([1.5, 1e300, 2.0], pa.float64(), [1, 0, 1]), [1.5, None, 2.0]),
+    "3 * ?{a: int8}": (
+        pa.StructArray.from_arrays([pa.array([1, 1000, 3])], ["a"], mask=pa.array([False, True, False])),
+        [{"a": 1}, None, {"a": 3}],
+    ),
+    "3 * ?{a: time['ms']}": (
+        pa.StructArray.from_arrays(
+            [pa.array([0, 1 << 30, 0], pa.int32()).view(pa.time32("s"))],
+            ["a"],
+            mask=pa.array([False, True, False]),
+        ),
+        [{"a": dt.time()}, None, {"a": dt.time()}],
+    ),
+    "3 * ?2 * int8": (pa.array([[1, 2], None, [3, 4]]), [[1, 2], None, [3, 4]]),
+    "3 * ?2 * string": (pa.array([["a", "b"], None, ["c", "d"]]), [["a", "b"], None, ["c", "d"]]),
+    "2 * ?storage[2 * 2 * string, order='F']": (
+        pa.array([None, [["a", "b"], ["c", "d"]]]),
+        [None, [["a", "b"], ["c", "d"]]],
+    ),
+}
+
+
+@pytest.mark.parametrize("type", NULLS)
+def test_what_a_null_hides_is_not_checked(type):
+    given, expected = NULLS[type]
+    assert dynd.array(given, type).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "type"),
+    [
+        (pa.array([[1, 2], None]), "2 * 2 * int8"),
+        (pa.array([[["a"], None]]), "1 * 2 * 1 * string"),
+        (pa.array([[[], None]], pa.list_(pa.list_(pa.string()))), "1 * 2 * 0 * string"),
+        (pa.array([[1, 2], None, [3]]), "3 * ?2 * int8"),
+        (pa.array([0, None]), "2 * void"),
+        (pa.array([[0]]), "1 * 1 * void"),
+    ],
+)
+def test_nulls_and_values_without_a_place_are_refused(given, type):
+    with pytest.raises(InputError):
+        dynd.array(given, type)
+
+
+def test_what_an_awkward_array_does_not_refer_to_is_not_checked():
+    lists = ak.Array([[1, 2], [1000], [3]])
+    masked = ak.mask(ak.Array([1, 1000, 3]), [True, False, True])
+    records = ak.mask(ak.Array([{"a": 1}, {"a": 1000}]), [True, False])
+    for array, type in (
+        (lists[::2], "2 * var * int8"),
+        (lists[[2, 0]], "var * var * int8"),
+        (masked, "3 * ?int8"),
+        (records, "2 * ?{a: int8}"),
+        (ak.Array([[0.5], [1e300]])[:1], "1 * var * float16"),
+    ):
+        assert dynd.array(array, type).tolist() == array.to_list()
+    with pytest.raises(InputError):
+        dynd.array(lists, "3 * var * int8")
+    for array, type in (
+        (ak.Array([0]), "1 * void"),
+        (ak.Array([None, 1]), "2 * ?void"),
+        (ak.Array([[0]]), "1 * 1 * void"),
+    ):
+        with pytest.raises(InputError):
+            dynd.array(array, type)
+    assert dynd.array(ak.Array([[None], [None]]), "2 * 1 * void").tolist() == [[None], [None]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -285,3 +287,80 @@ def test_out_of_a_record_must_be_a_writable_array_of_its_type():
         with pytest.raises(InputError) as caught:
             tensor.numpy(wrong)
         assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("outer", ["2 * ", "var * ", "2 * ?"])
+@pytest.mark.parametrize("element", ["fixed_string[2]", "fixed_string[9]", "fixed_string[2, 'ascii']",
+                                     "fixed_string[4, 'utf16']", "fixed_string[2, 'utf32']"])  # fmt: skip
+def test_texts_of_bytes_are_texts(outer: str, element: str) -> None:
+    texts = np.array(["ab", "c"])
+    for given in (texts, texts.astype("S"), texts.astype("S4"), texts.astype(">U2")):
+        assert dynd.array(given, outer + element).tolist() == ["ab", "c"]
+
+
+@pytest.mark.parametrize("type", ["1 * fixed_string[2, 'utf16']", "var * fixed_string[2, 'utf16']"])
+@pytest.mark.parametrize("given", [np.array([b"abcd"]), np.array([b"abcd"]).view("V4")])
+def test_bytes_are_not_units_of_two_bytes(type: str, given: Any) -> None:
+    with pytest.raises(InputError):
+        dynd.array(given, type)
+
+
+def test_bytes_in_a_ragged_dimension_keep_their_nuls() -> None:
+    assert dynd.array(np.array([b"ab", b"c"]), "var * bytes[2]").tolist() == [b"ab", b"c\0"]
+    with pytest.raises(InputError):
+        dynd.array(np.array([b"\xe9"]), "1 * fixed_string[2]")
+
+
+@pytest.mark.parametrize(
+    "type", ["2 * int32", "var * ?int64", "2 * int4", "2 * uint128", "2 * date", "2 * decimal[9, 0]"]
+)
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float4_e2m1fn, np.float32])
+def test_floats_are_no_integers(type: str, dtype: Any) -> None:
+    floats = np.array([1.5, 1.0]).astype(dtype)
+    for given in (floats, list(floats)):
+        with pytest.raises(InputError):
+            dynd.array(given, type)
+
+
+@pytest.mark.parametrize("type", ["2 * int8", "2 * int128", "2 * float32", "2 * complex[float32]", "2 * decimal[9, 0]"])
+def test_small_integers_become_every_number(type: str) -> None:
+    assert dynd.array(np.array([1, 2], ml_dtypes.int4), type).tolist() == [1, 2]
+
+
+MASKED = {
+    "2 * ?float16": (np.array([1.5, 1e300]), 1.5),
+    "var * ?int8": (np.array([1, 1000]), 1),
+    "2 * ?time['s']": (np.array([1, 1 << 40]), dt.time(0, 0, 1)),
+    "2 * ?datetime['ns']": (np.array([0, 1 << 40], "M8[D]"), np.datetime64(0, "ns")),
+    "2 * ?date": (np.array([1, 1 << 40], "M8[D]"), dt.date(1970, 1, 2)),
+    "2 * ?fixed_string[1]": (np.array(["a", "too long"]), "a"),
+    "2 * ?uint8": (np.array([1, -1], "int8"), 1),
+}
+
+
+@pytest.mark.parametrize("type", MASKED)
+def test_what_a_mask_hides_is_not_checked(type: str) -> None:
+    values, first = MASKED[type]
+    assert dynd.array(np.ma.array(values, mask=[False, True]), type).tolist() == [first, None]
+    with pytest.raises(InputError):
+        dynd.array(np.ma.array(values, mask=[True, False]), type)
+
+
+@pytest.mark.parametrize("part", ["float16", "float32"])
+def test_complex_numbers_out_of_range_are_refused(part: str) -> None:
+    for given in ([1e300], [1e300j], np.array([1.0, 1e300j]), np.array([1e300])):
+        with pytest.raises(InputError) as caught:
+            dynd.array(given, f"var * complex[{part}]")
+        assert caught.value.rule == "dynd.range"
+    kept = [complex("inf"), complex(-0.0, -0.0), 1.5 - 2j]
+    assert repr(dynd.array(kept, f"var * complex[{part}]").tolist()) == repr(kept)
+    assert dynd.array([2**70], "var * complex[float64]").tolist() == [2**70]
+
+
+@pytest.mark.parametrize("type", ["int128", "uint128", "decimal[9, 2]", "?int128", "int64", "float64", "date"])
+@pytest.mark.parametrize("unit", ["s", "ns"])
+def test_durations_are_no_numbers(type: str, unit: str) -> None:
+    value = np.timedelta64(5, unit)
+    for given, dims in ((value, ""), ([value], "1 * "), (np.array([value]), "var * ")):
+        with pytest.raises(InputError):
+            dynd.array(given, dims + type)

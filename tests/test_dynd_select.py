@@ -21,6 +21,7 @@ EVENTS = dynd.array(
 OPTIONS = dynd.array([{"x": 1, "y": None}, None, {"x": 3, "y": "b"}], "3 * ?{x: int8, y: ?string}")
 STORED = dynd.array(np.arange(12.0).reshape(3, 4), "storage[3 * 4 * float64, order='F']")
 TEXTS = dynd.array([["a", "b", "c"], ["d", "e", "f"]], "storage[2 * 3 * string, order='F']")
+RECORDS = dynd.array([{"a": [[1, 2, 3], [4, 5, 6]]}], "var * {a: 2 * 3 * int8}")
 RAGGED = dynd.array([[[1], [2, 3]], [[4, 5, 6], []]], "2 * 2 * var * int32")
 
 
@@ -55,6 +56,14 @@ SELECTIONS = {
     "texts of another order": (TEXTS, (slice(None), 1), ["b", "e"]),
     "the first list of every row": (RAGGED, (slice(None), 0), [[1], [4, 5, 6]]),
     "lists behind dots": (RAGGED, (..., slice(1, None)), [[[], [3]], [[5, 6], []]]),
+    "behind dots in a field": (RECORDS, ("a", ..., 0), [[1, 4]]),
+    "a field behind dots": (RECORDS, (..., "a", 0), [[1, 4]]),
+    "a row behind dots, and its field": (RECORDS, (..., 0, "a", 1), [4, 5, 6]),
+    "dots of a field": (RECORDS, ("a", 0, ...), [[1, 2, 3], [4, 5, 6]]),
+    "behind dots in a pointer": (dynd.array([[1, 2], [3, 4]], "2 * pointer[2 * int8]"), (..., 0), [1, 3]),
+    "behind dots in an option": (dynd.array([[1, 2], None], "var * ?2 * int8"), (..., 0), [1, None]),
+    "behind dots in maps": (dynd.array([{"a": 1}, {"b": 2}], "2 * map[string, int8]"), (..., 0), [("a", 1), ("b", 2)]),
+    "dots of a missing value": (dynd.array([None], "1 * ?{a: int8}"), (0, ...), None),
     "a number of a tuple": (dynd.array((1, "x"), "(int8, string)"), 1, "x"),
     "a field of a struct": (dynd.array({"x": [1, 2]}, "{x: 2 * int8}"), "x", [1, 2]),
     "a pair of a map": (dynd.array({"b": 1, "a": 2}, "map[string, int8]"), 0, ("a", 2)),
@@ -84,7 +93,7 @@ def test_elements_are_those_of_numpy():
 @pytest.mark.parametrize(
     "index",
     [3, -4, "b", 1.5, None, True, (0, 0), (0, "a", 9), (slice(None), "a", 0), slice("a"), slice(None, None, 0), [9],
-     [1.5], [True], [[0]], [[0], [0, 1]], object(), (0, "a", 0, 0), ("s", 0, 0), (..., ...)],
+     [1.5], [True], [[0]], [[0], [0, 1]], object(), (0, "a", 0, 0), ("s", 0, 0), (..., ...), ([0], "a", [0])],
 )  # fmt: skip
 def test_bad_indices(index):
     with pytest.raises(OutOfRange) as caught:
@@ -133,6 +142,15 @@ def test_a_value_that_would_become_missing_is_refused():
     with pytest.raises(InputError) as caught:
         tensor["x"]
     assert caught.value.rule == "dynd.sentinel"
+
+
+@pytest.mark.parametrize("rows", [[], [None], [{"x": 1, "y": None}], [None, {"x": 2, "y": 3}, {"x": 4, "y": None}]])
+def test_fields_of_optional_rows_have_one_type(rows):
+    given = dynd.array(rows, "var * ?{x: int8, y: ?int8}")
+    for tensor in (given, dynd.deserialize(given.serialize(), given.type)):
+        for name in "xy":
+            assert tensor[name].tolist() == [row and row[name] for row in rows]
+            assert str(tensor[name].type) == "var * ?int8"
 
 
 def rows_of(value, t):

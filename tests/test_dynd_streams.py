@@ -50,6 +50,24 @@ def test_streams_that_give_and_take_little(size):
     assert source.inner.read() == b"next"
 
 
+def test_closed_streams_are_refused():
+    stream = io.BytesIO(b"\x01")
+    stream.close()
+    for use in (lambda: dynd.load(stream, "int8"), lambda: dynd.dump(1, stream)):
+        with pytest.raises(InputError, match="closed file") as caught:
+            use()
+        assert caught.value.rule == "dynd.stream"
+
+
+def test_a_stream_that_would_block_is_an_error():
+    class Full(io.RawIOBase):
+        def write(self, data):
+            return None
+
+    with pytest.raises(BlockingIOError):
+        dynd.dump([1, 2], Full())
+
+
 def test_values_one_after_the_other():
     stream = io.BytesIO()
     values = [(3, "int8"), (["a", None], "var * ?string"), (np.arange(5), "5 * int64"), (VALUE, RAGGED)]

@@ -249,6 +249,40 @@ def test_pandas_both_ways() -> None:
     assert dynd.array(plain).tolist()[1]["when"] is None
 
 
+@pytest.mark.parametrize(
+    ("value", "type"),
+    [
+        ([1, 2], "var * int32"),
+        ([1j, 2], "2 * complex[float32]"),
+        ([], "var * ?int8"),
+        (5, "?int64"),
+        (None, "?string"),
+        ([{}, {}], "var * {}"),
+        ([(1, "x")], "1 * (int8, string)"),
+        ([{"data": 1}], "var * {data: int16}"),
+        ([{"data": 1j}], "1 * {data: complex[float64]}"),
+        (dynd.Link.to([1]), "merkle[Any]"),
+    ],
+)
+def test_a_series_is_the_same_value_again(value: Any, type: str) -> None:
+    needs("pandas")
+    needs("polars")
+    tensor = dynd.array(value, type)
+    frame = dynd.to_pandas(tensor)
+    assert frame.__class__.__name__ == ("DataFrame" if "data" in type else "Series")
+    assert dynd.array(frame).cid() == dynd.array(frame, type).cid() == tensor.cid()
+    assert dynd.array(dynd.to_polars(tensor), type).cid() == tensor.cid()
+
+
+def test_a_series_that_was_changed_has_the_types_of_arrow() -> None:
+    needs("pandas")
+    series = dynd.to_pandas([1, 2], "var * ?int8")
+    assert str(dynd.array(series[:1]).type) == "var * ?int8"
+    assert str(dynd.array(series.astype("int64[pyarrow]")).type) == "var * int64"
+    frame = dynd.to_pandas([{"a": 1}], "1 * {a: int8}")
+    assert str(dynd.array(frame["a"]).type) == "1 * int8"
+
+
 def test_a_column_is_the_same_in_a_frame_and_alone() -> None:
     pd = needs("pandas")
     frame = pd.DataFrame(

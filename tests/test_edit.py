@@ -14,6 +14,7 @@ import pytest
 
 import tensorglot as tg
 from command_line import run
+from faults import copied_nbytes
 from peers import needs
 from tensorglot.containers.ztensor.constants import FOOTER_2
 from ztensor_builder import file2, tensor
@@ -133,23 +134,11 @@ def test_in_place_needs_an_index_at_the_end(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_the_kernel_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for format in ("bintensors@0", "ztensor@0.1", "safetensors@1"):
-        path = tmp_path / f"model{SUFFIX[format]}"
-        tg.save(path, {"w": np.zeros(1 << 20)}, format=format)
-        copied = 0
-        copy = os.copy_file_range
-
-        def counted(*arguments: Any, copy: Any = copy) -> int:
-            nonlocal copied
-            done: int = copy(*arguments)
-            copied += done
-            return done
-
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "copy_file_range", counted)
-            tg.edit(path, {"k": "v"})
-        assert copied >= 8 << 20, format
+@pytest.mark.parametrize("format", ["bintensors@0", "ztensor@0.1", "safetensors@1"])
+def test_the_operating_system_copies(format: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model{SUFFIX[format]}"
+    tg.save(path, {"w": np.zeros(1 << 20)}, format=format)
+    assert copied_nbytes(lambda: tg.edit(path, {"k": "v"})) >= 8 << 20
 
 
 @pytest.mark.parametrize("format", ["bintensors@0", "ztensor@0.1"])
@@ -315,3 +304,50 @@ def test_a_tensor_with_the_name_of_the_metadata_entry_of_ztensor_01(value: Any, 
     with pytest.raises(tg.UnsupportedError):
         tg.edit(path, add={name: np.ones(2)})
     assert list(tg.load(path)) == ["b"]
+
+
+SIMILAR = [(1, True), (True, 1), (1, 1.0), (0.0, -0.0), ([1, [0]], [1, [False]])]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2", "npz@1"])
+@pytest.mark.parametrize(("old", "new"), SIMILAR)
+def test_a_value_that_only_equals_the_old_one_is_written(
+    old: Any, new: Any, format: str, in_place: bool, tmp_path: Path
+) -> None:
+    path = made(tmp_path, format, metadata={"x": old})
+    assert tg.edit(path, {"x": new}, in_place=in_place).changed
+    assert repr(metadata_of(path)["x"]) == repr(new)
+    assert not tg.edit(path, {"x": new}, in_place=in_place).changed
+
+
+def test_a_width_of_gguf_is_written_over_another(tmp_path: Path) -> None:
+    path = made(tmp_path, "gguf@3", metadata={"x": 1})
+    for value in (np.uint64(1), np.arange(3), np.array(7, np.int16)):
+        assert tg.edit(path, {"x": value}).changed
+        assert path.read_bytes() == tg.dumps(TENSORS, format="gguf", metadata={"x": value})
+    assert metadata_of(path) == {"x": 7}
+
+
+def test_not_a_number_is_no_change(tmp_path: Path) -> None:
+    path = made(tmp_path, "ztensor@0.1", metadata={"x": float("nan")})
+    assert not tg.edit(path, {"x": float("nan")}).changed
+
+
+def test_a_tensor_with_the_name_of_a_part_is_another_tensor(tmp_path: Path) -> None:
+    """Its own part is the entry `s#values#data`; the entry `s#values` belongs to the sparse tensor."""
+    parts = {"values": np.ones(1, np.float32), "coords": np.uint32([[0], [1]])}
+    sparse = tg.Tensor.of_parts("s", "zt.sparse_coo/1", (2, 2), parts, {})
+    path = tmp_path / "a.zt"
+    tg.save(path, {"s#values": np.ones(2, np.complex64), "s": sparse})
+    with tg.open(path) as archive:
+        before = archive["s"].cid()
+    tg.edit(path, replace={"s#values": np.zeros(3, np.complex64)}, add={"new": np.ones(1)})
+    with tg.open(path) as archive:
+        assert (list(archive), archive["s"].cid()) == (["s#values", "s", "new"], before)
+        assert archive["s#values"].numpy().tolist() == [0, 0, 0]
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.edit(path, replace={"s#values": np.zeros(3)})
+    assert caught.value.rule == "ztensor.write.name"
+    tg.edit(path, drop=["s"])
+    assert list(tg.load(path)) == ["s#values", "new"]

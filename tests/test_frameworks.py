@@ -48,6 +48,14 @@ def jax() -> Any:
     return found
 
 
+ARRAYS_OF_NESTED_TENSORS = [
+    np.array([(1, 2.5)], [("a", "i4"), ("b", "f8")]),
+    np.array(["2020-01-01"], "M8[ns]"),
+    np.array(["a", "bc"]),
+]
+"""Arrays that are saved as nested tensors: their element types are not among those of dense ones."""
+
+
 class TestDLPack:
     @pytest.mark.parametrize("version", [None, (1, 0)])
     @pytest.mark.parametrize("name", WHOLE)
@@ -151,10 +159,31 @@ class TestDLPack:
             tg.dynd.array(np.zeros(3, BY_NAME[name].numpy)).__dlpack__()
         assert isinstance(caught.value, BufferError)  # as the array API requires
 
-    def test_what_is_no_array_is_refused_as_the_array_api_requires(self) -> None:
+    @pytest.mark.parametrize("value", [[[1], [2, 3]], *ARRAYS_OF_NESTED_TENSORS], ids=str)
+    def test_what_it_has_no_type_for_is_refused_as_the_array_api_requires(self, value: object) -> None:
         with pytest.raises(BufferError) as caught:
-            np.from_dlpack(tg.dynd.array([[1], [2, 3]]))
+            np.from_dlpack(tg.open(tg.dumps({"x": value}, format="ztensor"))["x"])
         assert isinstance(caught.value, tg.NotExportable)
+        assert caught.value.tensor == "x"
+
+    @pytest.mark.parametrize("options", [{"dl_device": (2, 0)}, {"copy": False}])
+    def test_errors_name_the_tensor(self, options: dict[str, Any]) -> None:
+        with pytest.raises(tg.NotExportable, match="'w'") as caught:
+            tg.open(tg.dumps({"w": np.arange(3)}, format="ztensor"))["w"].__dlpack__(**options)
+        assert caught.value.tensor == "w"
+
+
+@pytest.mark.parametrize("library", ["torch", "jax"])
+@pytest.mark.parametrize("value", ARRAYS_OF_NESTED_TENSORS, ids=str)
+def test_a_type_that_only_numpy_has_is_refused_with_the_name_of_the_tensor(value: object, library: Any) -> None:
+    pytest.importorskip(library)
+    data = tg.dumps({"w": np.zeros(2, np.float32), "x": value}, format="ztensor")
+    with tg.safe_open(data, library) as file:
+        for read in (lambda: tg.loads(data, framework=library), lambda: file.get_tensor("x")):
+            with pytest.raises(tg.UnsupportedError, match="does not support") as caught:
+                read()
+            assert (caught.value.tensor, caught.value.rule) == ("x", f"{library}.dtype")
+            assert "\n" not in str(caught.value)
 
 
 class TestHandles:

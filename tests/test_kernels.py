@@ -436,6 +436,11 @@ def protobuf_calls() -> Iterator[Call]:
         common = (data, base, base, end, left)
         yield "scan_fields", lambda common=common: (*common, lambda *parts: parts, [])
         yield "scan_tensors", lambda common=common, rank=rank: (*common, 5, rank, tuple([] for _ in range(9)))
+    pair = test_onnx.field(1, b"key") + test_onnx.field(2, "värde".encode())
+    turned = test_onnx.field(2, b"") + test_onnx.field(1, b"k")
+    ends = [bytes([0x80]), b"\x0a\x80", b"\x0a\x09a", b"\x12\x01\xff", b"\x18\0", b"\x80" * 11]
+    for message in (b"", pair, turned, pair + pair, *(first + end for first in (b"", pair[:5]) for end in ends)):
+        yield "text_pair", lambda message=message: (message,)
 
 
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {

@@ -188,7 +188,7 @@ class Evil:
         return os.mkdir, (str(TRACE),)
 
 
-REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
+NPY_REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "nothing": (b"", tg.TruncatedError, "header.length"),
     "another magic": (b"\x93NUMPX" + bytes(10), tg.FormatError, "magic"),
     "version 4": (b"\x93NUMPY\4\0" + bytes(10), tg.UnsupportedError, "version"),
@@ -234,15 +234,6 @@ REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "data of 2**62 bytes": (described(shape="(1152921504606846976,)"), tg.TruncatedError, "data.end"),
     "data behind": (described(data=5), tg.FormatError, "data.trailing"),
 }
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_npy_refused(case: str) -> None:
-    data, kind, rule = REFUSED[case]
-    with pytest.raises(tg.TensorglotError) as caught:
-        tg.open(data, format="npy")
-    assert type(caught.value) is kind
-    assert caught.value.rule == f"npy.{rule}"
 
 
 class TestNpz:
@@ -525,13 +516,15 @@ def test_a_header_shorter_than_what_is_read_to_know_its_length(length: int, meth
     assert (caught.value.rule, caught.value.tensor) in (("npz.header.syntax", "a"), ("npz.header.keys", "a"))
 
 
-@pytest.mark.parametrize("case", NPZ_REFUSED)
-def test_npz_refused(case: str) -> None:
-    data, kind, rule = NPZ_REFUSED[case]
+@pytest.mark.parametrize(
+    ("format", "case"), [*(("npy", case) for case in NPY_REFUSED), *(("npz", case) for case in NPZ_REFUSED)]
+)
+def test_refused(format: str, case: str) -> None:
+    data, kind, rule = (NPY_REFUSED if format == "npy" else NPZ_REFUSED)[case]
     with pytest.raises(tg.TensorglotError) as caught:
-        tg.open(data, format="npz")
+        tg.open(data, format=format)
     assert type(caught.value) is kind
-    assert caught.value.rule == f"npz.{rule}"
+    assert caught.value.rule == f"{format}.{rule}"
 
 
 class TestObjects:

@@ -27,6 +27,27 @@ def test_names() -> None:
     assert not hasattr(tensorglot, "nonsense")
 
 
+def documented() -> dict[str, Any]:
+    """Every public function and class, and the methods and properties of classes, by name."""
+    found: dict[str, Any] = {}
+    for module in (tg, tg.bson, tg.dynd, tg.report, tg.store):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if callable(value):
+                found[f"{module.__name__}.{name}"] = value
+            for method, member in vars(value).items() if isinstance(value, type) else ():
+                if not method.startswith("_") and isinstance(member, property | classmethod | staticmethod | Callable):
+                    own = member if isinstance(member, property) else getattr(value, method)
+                    found[f"{module.__name__}.{name}.{method}"] = own
+    return found
+
+
+@pytest.mark.parametrize("name", documented())
+def test_help_has_a_sentence_for_each(name: str) -> None:
+    text = inspect.getdoc(documented()[name]) or ""
+    assert text.partition("\n\n")[0].endswith((".", "`", ":")), text
+
+
 def test_the_names_for_type_checkers_are_the_names_at_run_time() -> None:
     tree = ast.parse(Path(tensorglot.__file__).read_text())
     told = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import os
 import pickle
@@ -412,6 +413,26 @@ def test_as_awkward_arrays() -> None:
     with pytest.raises(tg.UnsupportedError) as caught:
         tg.loads(tg.dumps({"w": np.ones(2, "bfloat16")}, format="ztensor"), framework="awkward")
     assert caught.value.tensor == "w"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([(1, 2.5)], [("a", "i4"), ("b", "f8")]),
+        np.array(["2020-01-01", "NaT"], "M8[ns]"),
+        np.array([1, 2], "m8[us]"),
+        [datetime.date(2020, 1, 1)],
+        np.ma.array([1, 2], mask=[0, 1]),
+        np.ma.array([[1.5, 2], [3, 4]], mask=[[0, 1], [0, 0]]),
+    ],
+    ids=str,
+)
+def test_load_makes_the_awkward_arrays_of_the_tensors(value: object) -> None:
+    """Also those of types that NumPy has, but not as elements of a dense tensor."""
+    pytest.importorskip("awkward")
+    data = tg.dumps({"x": value}, format="ztensor")
+    loaded, tensor = tg.loads(data, framework="awkward")["x"], tg.open(data)["x"].awkward()
+    assert (str(loaded.type), loaded.tolist()) == (str(tensor.type), tensor.tolist())
 
 
 def test_arrays_in_out_whose_elements_overlap_are_refused() -> None:

@@ -77,3 +77,18 @@ def test_it_is_refused_by_its_rule(mistake: str, tmp_path: Path) -> None:
 def test_a_name_in_other_letters_is_found_among_the_names() -> None:
     with pytest.raises(tg.TensorNotFound, match="did you mean 'W'"):
         tg.open(tg.dumps({"W": np.zeros(1)}, format="bintensors"))["w"]
+
+
+@pytest.mark.parametrize("name", ["x.foo", "x.pt"])
+@pytest.mark.parametrize("verb", ["save", "convert", "merge", "Writer"])
+def test_the_credentials_of_a_target_are_not_in_the_error(name: str, verb: str) -> None:
+    target = f"s3://me:swordfish@bucket/{name}"
+    calls: dict[str, Callable[[], object]] = {
+        "save": lambda: tg.save(target, {"a": np.zeros(1)}),
+        "convert": lambda: tg.convert(DATA, target),
+        "merge": lambda: tg.merge(DATA, target),
+        "Writer": lambda: tg.Writer(target),
+    }
+    with pytest.raises(tg.InputError, match="suffix|not written") as caught:
+        calls[verb]()
+    assert "swordfish" not in f"{caught.value!r} {caught.value} {caught.value.path}"

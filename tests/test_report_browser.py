@@ -291,6 +291,52 @@ def test_a_phone_shows_both_names_and_no_empty_list(chromium: Any, tmp_path: Pat
         assert page.locator("#list").bounding_box()["height"] < 120
 
 
+def test_a_search_without_a_match_and_a_file_without_tensors_say_so(chromium: Any, tmp_path: Path) -> None:
+    report.write(model(), tmp_path / "page.html")
+    report.write({}, tmp_path / "empty.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        assert not page.locator("#none").is_visible()
+        page.fill("#search", "<b>nothing")
+        assert page.inner_text("#none") == "No tensor matches “<b>nothing”. Esc clears the search."
+        page.keyboard.press("Escape")
+        assert not page.locator("#none").is_visible()
+    with opened(chromium, (tmp_path / "empty.html").as_uri()) as page:
+        assert page.inner_text("#none") == "No tensors."
+
+
+def test_paper_has_the_whole_card_and_no_controls(chromium: Any, tmp_path: Path) -> None:
+    report.write(model(), tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri(), "dark") as page:
+        page.wait_for_selector("#card .heat")
+        page.emulate_media(media="print")
+        assert not page.locator("button:visible, input:visible, select:visible").all()
+        assert page.locator("#card").evaluate("one => one.scrollHeight <= one.clientHeight")
+        ink = page.evaluate("getComputedStyle(document.body).color.match(/[0-9.]+/g).map(Number)")
+        assert max(ink[:3]) < 128
+
+
+def test_small_numbers_are_on_one_line(chromium: Any, tmp_path: Path) -> None:
+    values = np.linspace(-2.328, 2.328, 1001)
+    report.write({"w": np.where(np.abs(values) < 1e-3, -0.0003338, values)}, tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        page.wait_for_selector("#card .stats")
+        assert stat(page, "median") == "−0.0003338"
+        assert max(page.locator("#card .stats .value").evaluate_all("all => all.map((one) => one.offsetHeight)")) < 25
+
+
+def test_a_share_of_almost_all_is_not_called_all(chromium: Any, tmp_path: Path) -> None:
+    report.write({"w": np.zeros(99_970, np.int8), "b": np.zeros(30, bool)}, tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        assert "99.97%" in page.inner_text("#summary .legend")
+
+
+def test_equal_files_are_said_to_be_equal(chromium: Any, tmp_path: Path) -> None:
+    tensors = model()
+    report.write(tensors, tmp_path / "page.html", other=tensors)
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        assert page.inner_text("#summary .changes").split("\n")[1:] == ["0", "all 27 are equal"]
+
+
 def test_approximate_numbers_are_on_one_line(chromium: Any, tmp_path: Path) -> None:
     report.write({"w": np.random.default_rng(0).normal(0, 1e-3, 40_000).astype(np.float32)}, tmp_path / "page.html")
     for width in (390, 1280):
@@ -593,6 +639,22 @@ def test_the_browser_reads_what_save_writes(opener: Any, tmp_path: Path, format:
     found, error = drop(opener, tmp_path / f"model{suffix}")
     assert found is not None, error
     check_columns(found, tmp_path / f"model{suffix}")
+
+
+@pytest.mark.parametrize("suffix", [".bt", ".safetensors"])
+def test_a_file_of_another_size_is_refused_in_the_words_of_the_command_line(
+    opener: Any, tmp_path: Path, suffix: str
+) -> None:
+    tg.save(tmp_path / f"a{suffix}", {"w": np.ones(300)})
+    data = (tmp_path / f"a{suffix}").read_bytes()
+    for changed, said in (
+        (data[:-5], f"file truncated: needs {len(data):,} bytes, has {len(data) - 5:,}"),
+        (data + b"x", "1 byte after the last tensor"),
+    ):
+        (tmp_path / f"b{suffix}").write_bytes(changed)
+        found, error = drop(opener, tmp_path / f"b{suffix}")
+        assert found is None
+        assert error.partition("; in the other layout")[0] == f"b{suffix}: {said}"
 
 
 def test_values_of_several_parts_are_one_tensor(opener: Any, tmp_path: Path) -> None:

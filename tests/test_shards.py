@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,13 +308,34 @@ class TestSplit:
         assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
     def test_empty_archive(self, tmp_path: Path) -> None:
-        tg.save(tmp_path / "one.safetensors", {})
-        tg.split(tmp_path / "one.safetensors", tmp_path / "many")
+        tg.save(tmp_path / "one.safetensors", {}, metadata={"step": "10"})
+        assert len(tg.split(tmp_path / "one.safetensors", tmp_path / "many")) == 1
         assert tg.load(tmp_path / "many") == {}
+        with tg.open(tmp_path / "many", strict=True) as archive:
+            assert archive.metadata == {"step": "10"}
+
+    def test_arrays_in_memory_need_a_format(self, tmp_path: Path) -> None:
+        with pytest.raises(tg.InputError, match="pass format="):
+            tg.split({"a": np.ones(2)}, tmp_path / "new")
+        tg.split({"a": np.ones(2)}, tmp_path / "new", format="safetensors")
+        assert tg.load(tmp_path / "new")["a"].tolist() == [1, 1]
 
     def test_a_shard_size_of_zero_is_refused(self, folder: Path, tmp_path: Path) -> None:
         with pytest.raises(tg.InputError):
             tg.split(folder, tmp_path / "new", shard_nbytes=0)
+
+    def test_a_source_whose_format_cannot_be_written_asks_for_one(self, tmp_path: Path) -> None:
+        w = {"w": np.zeros(3, np.float32)}
+        with tg.store.Store.create(tmp_path / "store") as store:
+            store.commit("main", w)
+        for source in (w, f"store://{tmp_path / 'store'}#main"):
+            with pytest.raises(tg.InputError, match=r"pass format=") as caught:
+                tg.split(source, tmp_path / "many")
+            assert "memory" not in str(caught.value)
+            assert not (tmp_path / "many").exists()
+            tg.split(source, tmp_path / "many", format="ztensor")
+            assert tg.diff(tmp_path / "many", w).same
+            shutil.rmtree(tmp_path / "many")
 
 
 class TestMerge:
@@ -332,6 +354,19 @@ class TestMerge:
             tg.merge([tmp_path / "a.bt", tmp_path / "b.bt"], tmp_path / "c.bt")
         assert (caught.value.rule, caught.value.tensor) == ("merge.name", "w")
         assert not (tmp_path / "c.bt").exists()
+
+    def test_metadata_is_compared_by_type_and_value(self, tmp_path: Path) -> None:
+        files = [tmp_path / "a.zt", tmp_path / "b.zt"]
+
+        def merge(*values: Any) -> None:
+            for path, value in zip(files, values, strict=True):
+                tg.save(path, {path.stem: np.zeros(1)}, metadata={"x": value})
+            tg.merge(files, tmp_path / "c.zt")
+
+        merge([float("nan")], [float("nan")])
+        with pytest.raises(tg.UnsupportedError) as caught:
+            merge(True, 1)
+        assert caught.value.rule == "merge.metadata"
 
     def test_nothing(self, tmp_path: Path) -> None:
         tg.merge([], tmp_path / "c.bt")

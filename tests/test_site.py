@@ -42,6 +42,9 @@ def test_nothing_is_loaded_from_another_host(site: Path) -> None:
 
 def test_the_page_that_opens_files_is_on_the_site(site: Path) -> None:
     assert '"mode":"open"' in (site / "open.html").read_text()
+    links = re.findall(r'href="([^"]*open\.html)"', (site / "report" / "index.html").read_text())
+    assert links
+    assert all((site / "report" / link).resolve() == site / "open.html" for link in links)
 
 
 def test_the_reference_has_every_public_name(site: Path) -> None:

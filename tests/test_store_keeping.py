@@ -24,17 +24,6 @@ from tensorglot.store.encodings import Encoding
 DAY = 86_400.0
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    Store.create(tmp_path / "store")
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(root: Path) -> Store:
-    return Store(root)
-
-
 def rules(store: Store, *, data: bool = False) -> set[str]:
     return {problem.rule for problem in store.check(data=data).problems}
 

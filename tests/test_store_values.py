@@ -16,17 +16,6 @@ from tensorglot.wire.cid import CID, RAW, block_cid
 from test_store_basics import VALUES
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    Store.create(tmp_path / "store")
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def store(root: Path) -> Store:
-    return Store(root)
-
-
 @pytest.mark.parametrize("kind", VALUES)
 def test_every_value_has_the_cid_that_it_has_elsewhere(kind: str, store: Store) -> None:
     value = VALUES[kind]()

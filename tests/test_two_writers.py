@@ -6,10 +6,11 @@ sources and a sidecar depend on what was read: they stop if it has changed.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,17 +140,24 @@ def test_a_file_that_changes_under_an_edit_is_left_as_it_is_now(
             assert archive.metadata == {"step": "1"}
 
 
+@contextlib.contextmanager
+def replaced_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Replaces the file before the first write of the block, which must notice it."""
+    faulty = FaultyOs()
+    done = at(faulty, "pwrite", lambda: save_other(path))
+    with monkeypatch.context() as patched:
+        patched.setattr(sink, "os", faulty)
+        with pytest.raises(tg.InputError) as caught:
+            yield
+    assert done
+    assert caught.value.rule == "source.changed"
+
+
 def test_an_edit_in_place_of_a_file_that_is_replaced_meanwhile_is_an_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faulty = FaultyOs()
-    done = at(faulty, "pwrite", lambda: save_other(path))
-    monkeypatch.setattr(sink, "os", faulty)
-    with pytest.raises(tg.InputError) as caught:
+    with replaced_meanwhile(path, monkeypatch):
         tg.edit(path, {"a": "b"}, in_place=True)
-    monkeypatch.undo()
-    assert done
-    assert caught.value.rule == "source.changed"
     assert tg.load(path).keys() == OTHER.keys()
 
 
@@ -232,13 +240,8 @@ def test_a_planted_link_stops_an_edit_that_would_take_its_sidecar_along(path: Pa
 def test_checksums_of_a_file_that_changes_meanwhile_are_not_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    faulty = FaultyOs()
-    done = at(faulty, "pwrite", lambda: save_other(path))
-    monkeypatch.setattr(sink, "os", faulty)
-    with pytest.raises(tg.InputError) as caught:
+    with replaced_meanwhile(path, monkeypatch):
         tg.verify(path, sums="write")
-    assert done
-    assert caught.value.rule == "source.changed"
     assert names(path.parent) == [path.name]
 
 

@@ -265,6 +265,26 @@ def test_what_would_be_read_as_something_else_is_refused(case: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("kind", ["metadata", "attributes"])
+def test_what_is_nested_as_deep_as_can_be_written_can_be_read(kind: str, dtype: str, version: str) -> None:
+    deepest = 0
+    for depth in range(1, 40):
+        value: Any = 1
+        for _ in range(depth):
+            value = [value]
+        options = {"metadata": {"x": value}} if kind == "metadata" else {"attributes": {"w": {"x": value}}}
+        try:
+            data = tg.dumps({"w": np.ones(2, dtype)}, format=f"ztensor@{version}", **options)
+        except tg.TensorglotError:
+            break
+        with tg.open(data) as archive:
+            assert (archive.metadata if kind == "metadata" else archive["w"].attributes) == {"x": value}
+        deepest = depth
+    assert deepest in range(28, 32)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("name", "attributes"), [("a", {"part_of": "a", "part": "data"}), ("__metadata__", {})])
 def test_what_only_looks_like_it_is_written(name: str, attributes: dict[str, Any], version: str) -> None:
     with tg.open(tg.dumps({name: np.ones(2)}, format=f"ztensor@{version}", attributes={name: attributes})) as archive:
@@ -314,3 +334,14 @@ def test_a_type_that_version_2_lacks_is_named(name: str) -> None:
         tg.dumps({"w": np.zeros(4).astype(BY_NAME[name].require_numpy())}, format="ztensor@2")
     assert caught.value.message == f"ztensor@2 does not support {name}"
     assert (caught.value.rule, caught.value.tensor) == ("ztensor.write.dtype", "w")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("value", [np.ones(2, np.complex64), RAGGED], ids=["complex", "ragged"])
+def test_attributes_of_parts_may_have_the_names_of_fields(value: Any, version: str) -> None:
+    attributes = {"name": "x", "shape": [4], "layout": "dense", "checksum": None, "part": 1}
+    data = tg.dumps({"w": value}, format=f"ztensor@{version}", attributes={"w": attributes})
+    with tg.open(data) as archive:
+        assert {key: archive["w"].attributes.get(key) for key in attributes} == attributes
+    again = tg.loads(tg.dumps(tg.open(data), format=f"ztensor@{version}"))
+    assert list(again) == ["w"]

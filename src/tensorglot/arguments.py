@@ -41,8 +41,11 @@ def check_flags(**flags: object) -> None:
 def as_integer(value: object, what: str, rule: str, least: int | None = None, most: int | None = None) -> int:
     """An integer of Python or NumPy from `least` to `most`, as an int. A bool is refused."""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool) and not getattr(value, "ndim", 0):
-        number = value.__index__()
-        if (least is None or number >= least) and (most is None or number <= most):
+        try:
+            number = value.__index__()
+        except TypeError:  # an array without dimensions of another type
+            number = None
+        if number is not None and (least is None or number >= least) and (most is None or number <= most):
             return number
     span = "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
     raise InputError(f"{what} must be an integer{span}, not {_shown(value)}", rule=rule)

@@ -26,7 +26,8 @@ import copyreg
 import errno
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -46,14 +47,18 @@ __all__ = [
     "TensorglotError",
     "TruncatedError",
     "UnsupportedError",
+    "add_tensor_to_errors",
     "did_you_mean",
     "escape",
     "human_nbytes",
     "plural",
 ]
 
+NAMES_SUGGESTED = 3
+NEARLY_AS_SIMILAR = 0.15
+"""Names whose similarity is lower by more than this than that of the nearest are not suggested beside it."""
 FEW_NAMES = 5
-"""So many names fit into the message about one that does not exist."""
+"""Up to this many names are all listed in the message about one that does not exist."""
 
 
 def escape(name: str, *, longest: int = 120) -> str:
@@ -84,13 +89,18 @@ def human_nbytes(nbytes: float) -> str:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The end of a message about a name that does not exist: the nearest names, or nothing."""
+    """The end of a message about a name that does not exist: the nearest names, those that contain it, or nothing."""
     known: dict[str, str] = {}
     for each in itertools.islice(names, 10_000):
         known.setdefault(each.casefold(), each)
-    from difflib import get_close_matches
+    from difflib import SequenceMatcher, get_close_matches
 
-    near = [known[found] for found in get_close_matches(name.casefold(), known, n=3)]
+    asked = name.casefold()
+    found = get_close_matches(asked, known, n=NAMES_SUGGESTED)
+    ratios = [SequenceMatcher(None, each, asked).ratio() for each in found]
+    near = [known[each] for each, ratio in zip(found, ratios, strict=True) if ratio > ratios[0] - NEARLY_AS_SIMILAR]
+    part = asked.strip("*?")
+    near = near or [each for folded, each in known.items() if len(part) > 2 and part in folded][:NAMES_SUGGESTED]
     return "; did you mean " + ", ".join(f"'{escape(each)}'" for each in near) + "?" if near else ""
 
 
@@ -154,6 +164,17 @@ class TensorglotError(Exception):
         return copyreg.__newobj__, (type(self), self.message), vars(self)  # type: ignore[attr-defined]
 
 
+@contextmanager
+def add_tensor_to_errors(name: str) -> Iterator[None]:
+    """Adds the name of a tensor to errors that have none."""
+    try:
+        yield
+    except TensorglotError as error:
+        if error.tensor is None:
+            error.tensor = name
+        raise
+
+
 class FormatError(TensorglotError):
     """The file breaks a rule of its format."""
 
@@ -183,15 +204,18 @@ class OutOfRange(InputError, IndexError):
 
 
 class StateError(InputError, RuntimeError):
-    """Tensors that do not fit a module, or share memory and cannot be stored so. PyTorch raises RuntimeError, too."""
+    """Tensors that do not fit a PyTorch module, or that share memory in a way that cannot be stored.
+
+    Also a RuntimeError, which PyTorch raises in these cases.
+    """
 
 
 class UnsupportedError(TensorglotError):
-    """Valid, but it cannot be expressed or decoded here."""
+    """Valid but unsupported: it cannot be stored in this format, or cannot be decoded here."""
 
 
 class NotExportable(UnsupportedError, BufferError):
-    """A tensor that a protocol between libraries cannot express. DLPack requires BufferError."""
+    """A tensor that DLPack cannot express. Also a BufferError, as DLPack requires."""
 
 
 class RemoteError(TensorglotError, OSError):
@@ -207,6 +231,7 @@ class TensorNotFound(TensorglotError, KeyError):
 
     @classmethod
     def among(cls, name: str, names: Iterable[str]) -> TensorNotFound:
+        """The error of a name that is none of the names."""
         return cls(f"no such tensor{suggest(name, names)}", rule="tensor.name", tensor=name)
 
     @classmethod
@@ -225,6 +250,7 @@ class MissingFile(TensorglotError, FileNotFoundError):
 
     @property
     def filename(self) -> str | None:
+        """The path, as every OSError has it."""
         return self.path
 
     def describe(self, *, command_line: bool = False) -> str:

@@ -20,7 +20,7 @@ TENSORS_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds for reading; `Limits(rank=300)` raises one of them."""
+    """Bounds that readers enforce. `Limits(rank=300)` accepts up to 300 dimensions and keeps the other defaults."""
 
     header_nbytes: int | None = None
     """The header, index or manifest. None is the format's default: 100,000,000, and 2**30 in zTensor and deltas."""
@@ -62,9 +62,11 @@ class Limits:
                 )
 
     def header_or(self, default: int = HEADER_NBYTES_MAX) -> int:
+        """`header_nbytes`, or the default of a format."""
         return default if self.header_nbytes is None else self.header_nbytes
 
     def tensors_or(self, default: int = TENSORS_MAX) -> int:
+        """`tensors`, or the default of a format."""
         return default if self.tensors is None else self.tensors
 
     def fill_in(self, message: str, tensors_max: int = TENSORS_MAX) -> str:
@@ -82,11 +84,13 @@ class Limits:
             )
 
     def check_tensors(self, count: int, *, rule: str, offset: int | None = None, what: str = "tensors") -> None:
+        """Raises LimitError for more tensors, or other items (`what`), than allowed."""
         most = self.tensors_or()
         if count > most:
             raise LimitError(f"{count} {what} exceed Limits.tensors ({most})", rule=rule, offset=offset)
 
     def check_rank(self, rank: int, *, rule: str, offset: int | None = None, tensor: str | None = None) -> None:
+        """Raises LimitError for more dimensions than allowed."""
         if rank > self.rank:
             raise LimitError(
                 f"{rank} dimensions exceed Limits.rank ({self.rank})", rule=rule, offset=offset, tensor=tensor

@@ -149,7 +149,7 @@ def to_value(value: Any, plan: Plan) -> Value:
         if node.kind is Kind.OPTION:
             valid = valid_rows(array)
             columns[node.id] = np.where(valid, np.arange(len(array)), -1)
-            stack.append((node.child, array, _both(live, valid)))
+            stack.append((node.child, array, partial(_both, live, valid)))
             continue
         _check_present(node, array, live)
         if node.kind is Kind.BLOCK:
@@ -183,8 +183,8 @@ def _refuse(node: Node, array: Any) -> InputError:
     return InputError(f"cannot convert Arrow's {array.type} to {node.type}", rule="dynd.value")
 
 
-def _both(live: Live, valid: NDArray[np.bool_]) -> Live:
-    return (lambda: valid) if live is None else (lambda: live() & valid)
+def _both(live: Live, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    return valid if live is None else live() & valid
 
 
 def _used_elements(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
@@ -239,53 +239,66 @@ def _dims(node: Node, array: Any, live: Live) -> tuple[Any, Live]:
     """The elements of lists that all have the sizes of the dims."""
     count = len(array)
     for size in node.shape:
-        array = _regular(node, array, size)
+        _check_present(node, array, live)
+        array, live = _regular(node, array, size, live), _repeat(live, size)
     if node.axis:
         # Arrow has no axis order: the elements are brought into the stored one.
         order = (np.arange(count)[:, None] * node.size + np.array(stored_order(node), np.int64)).reshape(-1)
-        array = take(array, _arrow().array(order))
-    return array, _repeat(live, node.size)
+        array, live = take(array, _arrow().array(order)), _permute(live, order)
+    return array, live
 
 
-def _regular(node: Node, array: Any, size: int) -> Any:
-    """The elements of lists of one size, one after the other."""
-    is_ = _arrow().types
-    if is_.is_fixed_size_list(array.type):
-        sizes = {array.type.list_size}
-        inner = array.values[array.offset * size : (array.offset + len(array)) * size]
-    elif is_.is_large_list(array.type) and not array.null_count:
-        sizes = set(np.diff(np.asarray(array.offsets)).tolist())
-        inner = array.flatten()
-    else:
+def _permute(live: Live, order: NDArray[np.int64]) -> Live:
+    return None if live is None else (lambda: live()[order])
+
+
+def _regular(node: Node, array: Any, size: int, live: Live) -> Any:
+    """The elements of lists of one size, one after the other; nulls for those of lists that are not referred to."""
+    pa = _arrow()
+    if pa.types.is_fixed_size_list(array.type):
+        _check_sizes(node, {array.type.list_size}, size)
+        return array.values[array.offset * size : (array.offset + len(array)) * size]
+    if not pa.types.is_large_list(array.type):
         raise _refuse(node, array)
+    edges = np.asarray(array.offsets).astype(np.int64, copy=False)
+    used = valid_rows(array) if live is None else live()
+    _check_sizes(node, set(np.diff(edges)[used].tolist()), size)
+    if used.all():
+        return array.flatten()
+    positions = (edges[:-1, np.newaxis] + np.arange(size)).reshape(-1)
+    return take(array.values, pa.array(positions, mask=np.repeat(~used, size)))
+
+
+def _check_sizes(node: Node, sizes: set[int], size: int) -> None:
     if sizes - {size}:
         raise InputError(
             f"expected {size} elements, found {(sizes - {size}).pop()}, in {node.type}", rule="dynd.length"
         )
-    return inner
 
 
 def _block(node: Node, array: Any, live: Live) -> NDArray[Any]:
     atom, count = node.block, len(array)
     for size in node.shape:
-        array = _regular(node, array, size)
-        live = _repeat(live, size)
+        array, live = _regular(node, array, size, live), _repeat(live, size)
         _check_present(node, array, live)
     shape = (count, *node.shape, *atom.tail)
     if isinstance(atom.type, ty.Void):
+        present = valid_rows(array)
+        if present.any() if live is None else (present & live()).any():
+            raise _refuse(node, array)
         return np.empty(shape, np.uint8)
-    return _leaf(node, array).reshape(shape)
+    return _leaf(node, array, live).reshape(shape)
 
 
 def _repeat(live: Live, size: int) -> Live:
     return None if live is None else (lambda: np.repeat(live(), size))
 
 
-def _leaf(node: Node, array: Any) -> NDArray[Any]:
+def _leaf(node: Node, array: Any, live: Live) -> NDArray[Any]:
     """The values of an array without children."""
     atom, is_ = node.block, _arrow().types
     if is_.is_large_string(array.type) or is_.is_large_binary(array.type):
-        return atoms_to_array(atom, array.fill_null(b"" if is_.is_large_binary(array.type) else "").to_pylist())
+        return _convert(atom, np.array(array.to_pylist(), object), live)
     if is_.is_fixed_size_binary(array.type):
         if array.type.byte_width != atom.nbytes or not isinstance(atom.type, ty.FixedBytes):
             raise _refuse(node, array)
@@ -293,7 +306,7 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
         return raw[array.offset * atom.nbytes : (array.offset + len(array)) * atom.nbytes]
     temporal = _temporal(array.type)
     if temporal is not None:
-        return _times(node, atom, array, temporal)
+        return _times(node, atom, array, temporal, live)
     row = BY_NAME.get(_NAMES.get(str(array.type), str(array.type)))
     if row is None or row.numpy is None:
         raise _refuse(node, array)
@@ -304,7 +317,16 @@ def _leaf(node: Node, array: Any) -> NDArray[Any]:
         values: NDArray[Any] = bits[array.offset : array.offset + len(array)].view(np.bool_)
     else:
         values = _values(array, row.numpy)
-    return values if values.dtype == atom.base and not atom.tail else atoms_to_array(atom, values)
+    return values if values.dtype == atom.base and not atom.tail else _convert(atom, values, live)
+
+
+def _convert(atom: Atom, values: NDArray[Any], live: Live) -> NDArray[Any]:
+    """Values of another type, converted as Python's are; zeros for those that are not referred to."""
+    if live is None or (used := live()).all():
+        return atoms_to_array(atom, values)
+    out = np.zeros((len(values), *atom.tail), atom.base)
+    out[used] = atoms_to_array(atom, values[used])
+    return out
 
 
 def _values(array: Any, dtype: Any) -> NDArray[Any]:
@@ -313,12 +335,12 @@ def _values(array: Any, dtype: Any) -> NDArray[Any]:
     return np.frombuffer(array.buffers()[1] or b"", dtype, end)[array.offset :] if end else np.empty(0, dtype)
 
 
-def _times(node: Node, atom: Atom, array: Any, given: Date | Unit | Decimal) -> NDArray[Any]:
-    """Dates, times, durations and decimals; zero for missing values, whose placeholders may be invalid."""
+def _times(node: Node, atom: Atom, array: Any, given: Date | Unit | Decimal, live: Live) -> NDArray[Any]:
+    """Dates, times, durations and decimals; zero for those that are not referred to, which may be invalid."""
     width = array.type.bit_width // 8
     raw = _values(array, f"V{width}")
-    if array.null_count:
-        raw = np.where(valid_rows(array), raw, np.zeros(1, f"V{width}"))
+    if live is not None:
+        raw = np.where(live(), raw, np.zeros(1, f"V{width}"))
     if isinstance(given, Decimal):
         if given != atom.type:
             raise _refuse(node, array)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.schema import Kind, Node
@@ -215,7 +216,7 @@ def _check_size(size: int, what: str) -> None:
 
 def _texts(data: NDArray[np.uint8], sizes: Any, valid: Any) -> Any:
     pa = import_module("pyarrow")
-    edges = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).astype(np.int64)
+    edges = prefix_sums(sizes)
     return pa.Array.from_buffers(pa.large_string(), len(edges) - 1, [valid, _buffer(edges), _buffer(data)])
 
 

@@ -76,11 +76,19 @@ def _type(layout: Any) -> Type:
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
     """A tensor of the type given, or of the value's own."""
-    return as_tensor(to_value(value, plan_of(type_of(value) if type is None else type)))
+    plan = plan_of(type_of(value) if type is None else type)
+    try:
+        return as_tensor(to_value(value, plan))
+    except InputError:
+        # What was refused may be an element that the array does not refer to.
+        return as_tensor(to_value(value, plan, shared=False))
 
 
-def to_value(value: Any, plan: Plan) -> Value:
-    """The columns of an awkward array, as a value of the plan's type."""
+def to_value(value: Any, plan: Plan, *, shared: bool = True) -> Value:
+    """The columns of an awkward array, as a value of the plan's type.
+
+    They share its memory, or else have only the elements that it refers to.
+    """
     ak = _awkward()
     if isinstance(value, ak.Record):
         root = value.layout.array[value.layout.at : value.layout.at + 1]
@@ -96,6 +104,8 @@ def to_value(value: Any, plan: Plan) -> Value:
             layout = layout.to_IndexedOptionArray64() if layout.is_option else layout
             content = layout.content if layout.is_option else layout
             index = layout.index.data if layout.is_option else np.arange(len(layout))
+            if layout.is_option and not shared:
+                content, index = layout.project(), np.where(index < 0, -1, np.cumsum(index >= 0) - 1)
             columns[node.id] = _without_nat(index, content)
             stack.append((node.child, content))
             continue
@@ -104,7 +114,11 @@ def to_value(value: Any, plan: Plan) -> Value:
         if node.kind is Kind.BLOCK:
             columns[node.id] = _block(node, layout)
         elif node.kind is Kind.LIST:
+            if layout.is_list and not shared:
+                layout = layout.to_ListOffsetArray64(True)
             columns[node.id], content = _lists(node, layout)
+            if not (shared or layout.is_unknown):
+                content = content[: int(layout.offsets[-1])]
             if node.is_text:
                 columns[node.child.id] = np.asarray(content.data)
             else:
@@ -179,8 +193,7 @@ def _regular(node: Node, layout: Any, size: int) -> Any:
         if (sizes != size).any():
             raise InputError(f"expected lists of {size} elements in {node.type}", rule="dynd.length")
         layout = layout.to_ListOffsetArray64(True)
-        return layout.content[: count * size]
-    if layout.size != size:
+    elif layout.size != size:
         raise InputError(f"expected {size} elements, found {layout.size}, in {node.type}", rule="dynd.length")
     return layout.content[: count * size]
 
@@ -188,7 +201,7 @@ def _regular(node: Node, layout: Any, size: int) -> Any:
 def _block(node: Node, layout: Any) -> NDArray[Any]:
     atom, count = node.block, len(layout)
     if isinstance(atom.type, ty.Void):
-        return np.empty((count, *node.shape, 0), np.uint8)
+        return _void(node, layout)
     for size in node.shape:
         if layout.is_numpy and layout.purelist_depth > 1:
             break
@@ -208,6 +221,17 @@ def _block(node: Node, layout: Any) -> NDArray[Any]:
     if values.dtype != atom.base or atom.tail:
         values = atoms_to_array(atom, values.reshape(-1))
     return values.reshape((*shape, *atom.tail))
+
+
+def _void(node: Node, layout: Any) -> NDArray[Any]:
+    """Values without bytes: missing ones only."""
+    count = len(layout)
+    for size in node.shape:
+        layout = _regular(node, layout, size)
+    present = layout.to_IndexedOptionArray64().project() if layout.is_option else layout
+    if len(present) and not present.is_unknown:
+        raise _refuse(node, layout)
+    return np.empty((count, *node.shape, 0), np.uint8)
 
 
 def from_tensor(tensor: Tensor) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import InputError, NotExportable, UnsupportedError, escape
+from tensorglot.errors import InputError, NotExportable, UnsupportedError
 from tensorglot.model.dtypes import BY_NAME, dtype_of
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Tensor
@@ -63,22 +63,26 @@ def from_tensor(
     if stream is not None:
         raise InputError("CPU memory has no streams: pass stream=None", rule="dlpack.stream", tensor=tensor.name)
     if dl_device is not None and tuple(dl_device) != _CPU:
-        raise BufferError(f"tensor '{escape(tensor.name)}' is in CPU memory: dl_device must be {_CPU} or None")
+        raise NotExportable(
+            f"the tensor is in CPU memory: dl_device must be {_CPU} or None", rule="dlpack.device", tensor=tensor.name
+        )
     held = _held(tensor)
     if copy is False and held is None:
-        raise BufferError(f"tensor '{escape(tensor.name)}' must be read from its file, which is a copy")
+        raise NotExportable(
+            "the tensor must be read from its file, which is a copy", rule="dlpack.copy", tensor=tensor.name
+        )
     try:
         array = tensor.numpy()
     except UnsupportedError as error:
         raise NotExportable(error.message, rule=error.rule, tensor=tensor.name) from error
-    row = dtype_of(array.dtype, tensor.name)
-    if row.packed:
-        raise NotExportable(f"DLPack has no type for {row.name}", rule="dlpack.dtype", tensor=tensor.name)
+    row = dtype_of(array.dtype) if array.dtype.name in BY_NAME else None
+    if row is None or row.packed:
+        raise NotExportable(f"DLPack has no type for {array.dtype}", rule="dlpack.dtype", tensor=tensor.name)
     # Only DLPack 1.0 can mark memory as read-only; for an older consumer such an array is copied.
     signalled = max_version is not None and max_version >= (1, 0)
     shared = held is not None and (array.size == 0 or np.may_share_memory(array, held))
     if copy is False and not (shared and (array.flags.writeable or signalled)):
-        raise BufferError(f"tensor '{escape(tensor.name)}' cannot be exported without a copy")
+        raise NotExportable("the tensor cannot be exported without a copy", rule="dlpack.copy", tensor=tensor.name)
     if (copy and shared) or not (array.flags.writeable or signalled):
         array = array.copy()
     options: dict[str, Any] = {"max_version": max_version} if signalled else {}

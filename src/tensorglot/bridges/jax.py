@@ -11,7 +11,6 @@ from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import UnsupportedError
 from tensorglot.extras import library
-from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 
@@ -34,8 +33,9 @@ def from_numpy(name: str, array: NDArray[Any]) -> Any:
             return jax.device_put(array)  # asarray compiles a copy, and XLA aborts on some empty shapes
         return jax.numpy.asarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
+        message = str(error).partition("\n")[0]
         raise UnsupportedError(
-            f"JAX does not support {dtype_of(array.dtype).name}: {error}", rule="jax.dtype", tensor=name
+            f"JAX does not support {array.dtype}: {message}", rule="jax.dtype", tensor=name
         ) from error
 
 

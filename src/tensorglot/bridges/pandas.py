@@ -3,7 +3,8 @@
 A column of a NumPy type is its array: NaN stays NaN, NaT is a missing value. All others
 (nullable and Arrow types, categories, objects) go through Arrow, with pandas' missing values.
 A DataFrame is an array of structs, each column as its Series would be. Its index is kept as
-`reset_index()` keeps it, unless it only numbers the rows; a Series is its values.
+`reset_index()` keeps it, unless it only numbers the rows; a Series is its values. The type
+that `to_pandas` notes in `attrs` is used where it fits.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
         return coerce(np.asarray(value), type)
     if _is_numpy(value):
         return coerce(value.to_numpy(), type)
+    rows, row = tables.known_rows(getattr(value, "attrs", {}))
+    if row is not None and not (isinstance(row, Struct) and row.fields):  # those are the attrs of a DataFrame
+        tensor = tables.from_rows(_as_arrow(value), rows, row)
+        if type in (None, tensor.type):
+            return tensor
     return arrow.to_tensor(_as_arrow(value), type)
 
 
@@ -64,12 +70,12 @@ def _frame(frame: Any, type: Type | None) -> Tensor:
     rows, row = tables.known_rows(frame.attrs)
     known = dict(row.fields) if isinstance(row, Struct) else {}
     wanted = _fields_for(type, list(series), len(frame))
-    if wanted:
+    if wanted and wanted != known:
         rows = "var" if isinstance(type, Var) else "fixed"
         columns = [(name, each, _column(series[name], each)) for name, each in wanted.items()]
     else:
         columns = [(name, *_own_column(column, known.get(name))) for name, column in series.items()]
-    return tables.from_columns(columns, "fixed" if rows == "one" and len(frame) != 1 else rows, len(frame))
+    return tables.from_columns(columns, rows, len(frame))
 
 
 def _with_index(frame: Any) -> Any:

@@ -40,6 +40,7 @@ __all__ = [
     "METADATA",
     "from_columns",
     "from_polars",
+    "from_rows",
     "from_table",
     "known_rows",
     "read_column",
@@ -132,15 +133,24 @@ def from_table(table: Any) -> Tensor:
     rows, row = known_rows(
         {key.decode(errors="replace"): text.decode(errors="replace") for key, text in metadata.items()}
     )
-    if rows == "one" and table.num_rows != 1:
-        rows = "fixed"
     if isinstance(row, ty.Struct) and row.fields:
         known = dict(row.fields)
         columns = [(name, *read_column(table.column(name), known.get(name))) for name in table.column_names]
         return from_columns(columns, rows, table.num_rows)
     if row is None or table.column_names != [COLUMN]:
         return arrow.to_tensor(table, None)
-    return as_tensor(_read(arrow.as_array(table.column(COLUMN)), row, rows)[1])
+    return from_rows(table.column(COLUMN), rows, row)
+
+
+def from_rows(column: Any, rows: str, row: Type) -> Tensor:
+    """The value of a column: of the type of a row where that fits, else of its Arrow type."""
+    array = arrow.as_array(column)
+    return as_tensor(_read(array, row, _rows_of(rows, len(array)))[1])
+
+
+def _rows_of(rows: str, count: int) -> str:
+    """The dimension of rows. A table of one value may have been changed to one of several."""
+    return "fixed" if rows == "one" and count != 1 else rows
 
 
 def known_rows(metadata: Mapping[Any, Any]) -> tuple[str, Type | None]:
@@ -166,7 +176,7 @@ def from_columns(columns: Iterable[tuple[str, Type, Value]], rows: str, count: i
     for name, type, value in columns:
         fields.append((name, type))
         parts += value.columns[1:]
-    row = ty.Struct(tuple(fields))
+    row, rows = ty.Struct(tuple(fields)), _rows_of(rows, count)
     if rows == "var":
         return as_tensor(_lists_value(row, count, parts))
     if rows == "one":
@@ -235,7 +245,7 @@ def to_pandas(value: Any, type: Type | None = None) -> Any:
     pandas = library("pandas", "pandas")
     table = to_table(value, type)
     frame = table.to_pandas(types_mapper=pandas.ArrowDtype)
-    found = frame if table.column_names != [COLUMN] else frame[COLUMN]
+    found = frame if _has_records(table) else frame[COLUMN]
     found.attrs.update({name: table.schema.metadata[name.encode()].decode() for name in METADATA})
     return found
 
@@ -250,7 +260,13 @@ def to_polars(value: Any, type: Type | None = None) -> Any:
                 f"polars cannot have a column named '{escape(name)}': rename the field", rule="polars.name"
             )
     found = polars.from_arrow(table)
-    return found if table.column_names != [COLUMN] else found[COLUMN]
+    return found if _has_records(table) else found[COLUMN]
+
+
+def _has_records(table: Any) -> bool:
+    """Whether a table that `to_table` made has a column for each field of records, one of them perhaps `data`."""
+    _, row = known_rows({name: table.schema.metadata[name.encode()].decode() for name in METADATA})
+    return isinstance(row, ty.Struct) and bool(row.fields)
 
 
 def from_polars(table: Any, type: Type | None) -> Tensor:

@@ -39,11 +39,10 @@ def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
     torch = _torch()
     exchanged, dtype = _exchange(array.dtype)
     if exchanged is None:
-        row = dtype_of(array.dtype, name)
-        if row is _FLOAT4 and hasattr(torch, _PAIR) and array.ndim and array.shape[-1] % 2 == 0:
-            pairs = pack(array, row).reshape(*array.shape[:-1], array.shape[-1] // 2)
+        if array.dtype == _FLOAT4.numpy and hasattr(torch, _PAIR) and array.ndim and array.shape[-1] % 2 == 0:
+            pairs = pack(array, _FLOAT4).reshape(*array.shape[:-1], array.shape[-1] // 2)
             return torch.from_numpy(pairs).view(getattr(torch, _PAIR))
-        raise UnsupportedError(f"PyTorch does not support {row.name}", rule="torch.dtype", tensor=name)
+        raise UnsupportedError(f"PyTorch does not support {array.dtype}", rule="torch.dtype", tensor=name)
     if not array.flags.writeable:
         array = _private(array)
     if array.size and min(array.strides, default=0) < 0:
@@ -62,7 +61,10 @@ def _torch() -> Any:
 def _exchange(dtype: np.dtype[Any]) -> tuple[np.dtype[Any] | None, Any]:
     """The NumPy type in which an array is passed to PyTorch (None if unsupported), and PyTorch's type if it differs."""
     torch = library("torch", "torch")
-    row = dtype_of(dtype)
+    try:
+        row = dtype_of(dtype)
+    except UnsupportedError:  # an array of records, times or text
+        return None, None
     own = getattr(torch, row.name, None)
     if row.packed or not isinstance(own, torch.dtype):
         return None, None
@@ -97,7 +99,7 @@ def as_device(device: Any) -> torch.device:
     torch = _torch()
     try:
         found = torch.device("cpu" if device is None else device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         message = str(error).partition("\n")[0]
         raise InputError(f"{device!r} is not a device: {message}", rule="torch.device") from error
     try:

@@ -16,16 +16,26 @@ from numpy.typing import NDArray
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, TensorglotError
 
-__all__ = ["array_of_list", "first_index", "to_array"]
+__all__ = ["array_of_list", "first_index", "is_raw_bytes", "to_array"]
 
 _FILL = "fill it first, with .filled(…) in NumPy, .fill_null(…) in Arrow and polars, .fillna(…) in pandas"
+
+
+def is_raw_bytes(value: object) -> bool:
+    """Whether a value is bytes or a view of bytes, not of typed elements."""
+    if isinstance(value, memoryview):
+        try:
+            return value.format in ("B", "c")
+        except ValueError as error:
+            raise InputError(f"not an array of numbers: {error}", rule="bson.vector.kind") from error
+    return isinstance(value, (bytes, bytearray))
 
 
 def to_array(value: Any) -> NDArray[Any] | list[Any]:
     """Returns the value as an array if it is dense, else as a list."""
     if isinstance(value, (list, tuple)):
         return list(value)
-    if isinstance(value, (bytes, bytearray)) or (isinstance(value, memoryview) and value.format in ("B", "c")):
+    if is_raw_bytes(value):
         return np.frombuffer(value, np.uint8)
     if getattr(getattr(value, "dtype", None), "hasobject", False) is True:
         return list(value.tolist())

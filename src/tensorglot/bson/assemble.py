@@ -81,6 +81,7 @@ class PackedBits(NamedTuple):
 
     @property
     def dtype(self) -> str:
+        """The vector dtype."""
         return "packed_bit"
 
     def bits(self) -> NDArray[np.bool_]:
@@ -135,8 +136,11 @@ class _GrowableMatrix:
     def add(self, batch: Batch) -> None:
         missing = batch.missing
         absent = int(np.count_nonzero(missing))
-        if absent:
-            self._check_missing(missing)
+        if absent and self._options.on_missing == "error":
+            number = self._documents + int(np.flatnonzero(missing)[0])
+            raise FormatError(
+                f"document {number} has no vector; pass on_missing='skip' or 'nan' to continue", rule=MISSING_RULE
+            )
         self._documents += len(missing)
         self.vectors += len(missing) - absent
         skipped = absent if self._options.on_missing == "skip" else 0
@@ -155,14 +159,6 @@ class _GrowableMatrix:
             values = np.empty((len(missing) - absent, block.shape[1]), block.dtype)
             batch.gather(cast("Row", self._row), as_bytes(values))
             block[~missing] = values
-
-    def _check_missing(self, missing: NDArray[np.bool_]) -> None:
-        if self._options.on_missing == "error":
-            number = self._documents + int(np.flatnonzero(missing)[0])
-            raise FormatError(
-                f"document {number} has no vector; pass on_missing='skip' or 'nan' to continue",
-                rule=MISSING_RULE,
-            )
 
     def _check_nan(self) -> None:
         if self._row is not None and self._row.kind.name != "float32":
@@ -219,8 +215,8 @@ class _GrowableMatrix:
     def finish(self) -> NDArray[Any] | PackedBits:
         row, packed = self._row, self._options.packed
         if row is None or self._matrix is None:
-            empty = np.empty((self._filled, 0), np.uint8 if packed else np.float32)
-            return PackedBits(empty, 0) if packed else empty
+            rows = self._rows_without_vectors()
+            return PackedBits(rows, 0) if packed else rows
         if packed and row.kind.name != "packed_bit":
             raise InputError(f"packed=True needs packed_bit vectors, found {row.kind.name}", rule="bson.packed")
         matrix = self._matrix if self._filled == len(self._matrix) else self._matrix[: self._filled]
@@ -230,6 +226,17 @@ class _GrowableMatrix:
         if packed:
             return PackedBits(matrix, row.padding)
         return self._unpack(matrix, row) if self._unpacks else matrix
+
+    def _rows_without_vectors(self) -> NDArray[Any]:
+        """The rows if there is no vector, all of them NaN: without columns, unless the caller's array has them."""
+        out = self._options.out
+        if out is None:
+            return np.empty((self._filled, 0), np.uint8 if self._options.packed else np.float32)
+        dtype = np.dtype(np.float32) if self._filled else out.dtype
+        rows = _check_out(out, dtype, self._filled, out.shape[1] if out.ndim == 2 else 0)[: self._filled]
+        if self._filled:
+            rows[:] = np.nan
+        return rows
 
     def _unpack(self, matrix: NDArray[Any], row: Row) -> NDArray[np.bool_]:
         if self._options.out is None:

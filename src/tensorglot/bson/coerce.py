@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.arguments import as_integer, check_choice
-from tensorglot.bson.arrays import array_of_list, first_index, to_array
+from tensorglot.bson.arrays import array_of_list, first_index, is_raw_bytes, to_array
 from tensorglot.dynd.schema import check_void
 from tensorglot.errors import FormatError, InputError, TensorglotError
 from tensorglot.model.dtypes import dtype_of
@@ -176,7 +176,7 @@ def _refuse_raw_bytes(value: Any, kind: Kind | None) -> None:
     subtype = getattr(value, "subtype", 0)
     if subtype:
         raise InputError(f"binary of subtype {subtype} is not a vector (subtype 9)", rule="bson.vector.subtype")
-    if kind is None and (not isinstance(value, memoryview) or value.format in ("B", "c")):
+    if kind is None and is_raw_bytes(value):
         raise InputError(
             "bytes may be a payload or packed bits: call decode() for a payload, pass dtype='packed_bit' for bits",
             rule="bson.vector.dtype",

@@ -7,6 +7,7 @@ have one type that arrays have as well, the column is also an array (`plain`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -142,7 +143,7 @@ class ValueColumn:
         return list(map(document_of, self.elements(wire.key_bytes(name))))
 
     def dump(self, name: str) -> bytes:
-        """These documents, one after the other."""
+        """The documents of `documents`, concatenated."""
         return b"".join(self.documents(name))
 
 
@@ -200,10 +201,13 @@ def encode_by_pymongo(value: Any) -> Raw:
 
 
 def as_bson(value: Any) -> Any:
-    """Encodes a vector, or a value of a class of pymongo's `bson` package; called for values of other classes."""
+    """Encodes a vector, a regular expression, or a value of a class of pymongo's `bson` package.
+
+    Called for values that `encode_value` does not support.
+    """
     if is_vector(value):
         return Binary(VECTOR_SUBTYPE, encode(value, ignored_bits="keep"))
-    if type(value).__module__.startswith("bson."):
+    if isinstance(value, re.Pattern) or type(value).__module__.startswith("bson."):
         return encode_by_pymongo(value)
     raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
 

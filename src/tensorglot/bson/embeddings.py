@@ -93,14 +93,13 @@ class Embeddings:
 
     def under(self, key: str) -> Embeddings:
         """The same embeddings under another key."""
-        return Embeddings(self.vectors, key, self.ids, self.fields, ranges=self.ranges, new_ranges=self.new_ranges)
+        return self._replace(key=key)
 
     def quantize(self, to: Literal["int8", "packed_bit"] = "int8", *, ranges: Ranges | None = None) -> Embeddings:
         """Quantizes the vectors; ids and fields stay. For queries, pass the `ranges` of their corpus."""
         small = quantize(self.matrix, to, ranges=ranges)
         kept = None if small.low is None or small.high is None else (small.low, small.high)
-        new = kept is not None and ranges is None
-        return Embeddings(small, self.key, self.ids, self.fields, ranges=kept, new_ranges=new)
+        return self._replace(matrix=small, ranges=kept, new_ranges=kept is not None and ranges is None)
 
     def with_ids(self) -> Embeddings:
         """The same with ids; missing ones are ObjectIds derived from the contents and the row number.
@@ -117,10 +116,10 @@ class Embeddings:
         """The rows from `begin` to `end`, with their ids and fields."""
         begin, end = as_integer(begin, "begin", "bson.rows", 0), as_integer(end, "end", "bson.rows", 0)
         vectors = VectorData(self.vectors.data[begin:end], self.vectors.kind, self.vectors.padding)
-        return self._with(
-            vectors,
-            None if self.ids is None else self.ids.part(begin, end),
-            {name: column.part(begin, end) for name, column in self.fields.items()},
+        return self._replace(
+            matrix=vectors,
+            ids=None if self.ids is None else self.ids.part(begin, end),
+            fields={name: column.part(begin, end) for name, column in self.fields.items()},
         )
 
     def batches(self, nbytes: int = BATCH_NBYTES) -> Iterator[Embeddings]:
@@ -131,10 +130,13 @@ class Embeddings:
             yield self.rows(begin, min(begin + step, len(self)))
 
     def without_ids(self) -> Embeddings:
-        return self._with(self.vectors, None, self.fields)
+        """The same embeddings without their ids."""
+        return self._replace(ids=None)
 
-    def _with(self, vectors: VectorData, ids: ValueColumn | None, fields: Mapping[str, ValueColumn]) -> Embeddings:
-        return Embeddings(vectors, self.key, ids, fields, ranges=self.ranges, new_ranges=self.new_ranges)
+    def _replace(self, **changes: Any) -> Embeddings:
+        """The same embeddings with other arguments of `__init__`."""
+        own = {name: getattr(self, name) for name in ("key", "ids", "fields", "ranges", "new_ranges")}
+        return Embeddings(**{"matrix": self.vectors, **own, **changes})
 
 
 class Digest:

@@ -6,7 +6,7 @@ takes batches from `sources`, and `assemble` collects them in one matrix.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, Unpack, overload
 
 import numpy as np
@@ -16,6 +16,7 @@ from tensorglot.arguments import check_flags
 from tensorglot.arrays import is_masked_array
 from tensorglot.bson.assemble import MatrixOptions, OnMissing, Out, PackedBits, ReadOptions, assemble
 from tensorglot.bson.coerce import DType, coerce_vector
+from tensorglot.bson.columns import as_bson
 from tensorglot.bson.sources import batches, read_ids
 from tensorglot.errors import InputError
 from tensorglot.model.payload import as_bytes
@@ -44,36 +45,43 @@ def encode_documents(matrix: Any, key: str, ids: Sequence[Any] | None = None, dt
     data = as_bytes(found.data)
     if path_bytes(key)[0] == b"_id\0":
         raise InputError("key is '_id': a vector cannot be the _id of a document", rule="bson.key")
-    if ids is None:
+    if ids is not None:
+        check_count("ids", ids, count)
+    if ids is None or not count:
         return _documents(data, count, row, key, None, b"")
-    check_count("ids", ids, count)
     kind, joined = _uniform_ids(ids)
     if kind is not None:
         return _documents(data, count, row, key, kind, joined)
     parts = []
     for i, value in enumerate(ids):
         own = data[i * row.nbytes : (i + 1) * row.nbytes]
-        parts.append(_documents(own, 1, row, key, *encode_value(value)))
+        parts.append(_documents(own, 1, row, key, *encode_value(value, as_bson)))
     return b"".join(parts)
 
 
 def check_count(what: str, given: Any, count: int) -> None:
     """Checks that `given` is a sequence with an item for each row."""
-    if not hasattr(given, "__len__") or not hasattr(given, "__getitem__"):
-        raise InputError(f"{what} must be a sequence, not {type(given).__name__}", rule=f"bson.{what}")
-    if len(given) != count:
-        raise InputError(f"{what} has {len(given)} items, the matrix has {count} rows", rule=f"bson.{what}")
+    try:
+        own, ndim = len(given), getattr(given, "ndim", 1)
+    except (TypeError, ValueError):  # no length; an array without dimensions; a released memoryview
+        own, ndim = 0, 0
+    if ndim != 1 or not hasattr(given, "__getitem__") or isinstance(given, Mapping):
+        kind = f"an array of {ndim} dimensions" if ndim else type(given).__name__
+        raise InputError(f"{what} must be a sequence, not {kind}", rule=f"bson.{what}")
+    if own != count:
+        raise InputError(f"{what} has {own} items, the matrix has {count} rows", rule=f"bson.{what}")
 
 
 def _uniform_ids(ids: Sequence[Any]) -> tuple[int | None, bytes]:
     """Returns the BSON type of all ids and their bytes, concatenated, if all have one type and size; else None."""
-    if is_masked_array(ids) or (not isinstance(ids, np.ndarray) and not all(type(value) is int for value in ids)):
-        encoded = [encode_value(value) for value in ids]
+    numeric = isinstance(ids, np.ndarray) and ids.dtype.kind not in "OSUTb" and not is_masked_array(ids)
+    if not numeric and not all(type(value) is int for value in ids):
+        encoded = [encode_value(value, as_bson) for value in ids]
         alike = len({(kind, len(data)) for kind, data in encoded}) == 1
         return (encoded[0][0], b"".join(data for _, data in encoded)) if alike else (None, b"")
     numbers = np.asarray(ids)
     if numbers.dtype.kind not in "iu" or (numbers.size and int(numbers.max()) >= 1 << 63):
-        raise InputError(f"ids must be int64 at most, found {numbers.dtype}", rule="bson.ids")
+        raise InputError(f"ids must be text, or integers that fit in int64, found {numbers.dtype}", rule="bson.ids")
     narrow = numbers.size == 0 or (int(numbers.min()) >= -(1 << 31) and int(numbers.max()) < 1 << 31)
     kind, width = (0x10, "<i4") if narrow else (0x12, "<i8")
     return kind, numbers.astype(width).tobytes()

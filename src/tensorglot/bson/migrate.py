@@ -58,6 +58,7 @@ class Migration(Record):
 
     @property
     def saved_nbytes(self) -> int:
+        """Bytes by which the documents became smaller."""
         return self.nbytes_before - self.nbytes_after
 
     def to_dict(self) -> dict[str, Any]:

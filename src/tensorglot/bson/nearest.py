@@ -70,7 +70,7 @@ def nearest(matrix: Any, queries: Any, k: int = 10, metric: Metric = "cosine") -
     found = Nearest(np.empty((len(wanted.data), count), np.int64), np.empty((len(wanted.data), count)))
     for begin in range(0, len(wanted.data), _QUERIES):
         part = slice(begin, begin + _QUERIES)
-        best = _search(_scorer(rows, wanted.data[part], metric), count)
+        best = _search(_SCORERS[rows.dtype](rows, wanted.data[part], metric), count)
         found.indices[part], found.scores[part] = best.indices, best.scores
     if metric in ("euclidean", "hamming"):
         np.negative(found.scores, out=found.scores)
@@ -126,11 +126,6 @@ class _Exact(_Scorer):
     @abstractmethod
     def scores(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Exact scores [queries, rows]."""
-
-
-def _scorer(rows: VectorData, queries: NDArray[Any], metric: str) -> _Scorer:
-    kinds: dict[str, Callable[..., _Scorer]] = {"float32": _Floats, "int8": _Integers, "packed_bit": _Bits}
-    return kinds[rows.dtype](rows, queries, metric)
 
 
 class _Bits(_Exact):
@@ -262,6 +257,9 @@ def _fits_float32(norms: Scores) -> bool:
     """Whether products of vectors with these norms stay within float32; infinite vectors are scored singly anyway."""
     usual = norms[np.isfinite(norms) & (norms != 0)]
     return not usual.size or bool(usual.min() > _SMALL and usual.max() < _LARGE)
+
+
+_SCORERS: dict[str, Callable[..., _Scorer]] = {"float32": _Floats, "int8": _Integers, "packed_bit": _Bits}
 
 
 def _search(scorer: _Scorer, count: int) -> Nearest:

@@ -96,6 +96,8 @@ def _check_ranges(ranges: tuple[Any, Any], width: int) -> tuple[NDArray[np.float
         raise InputError(
             f"ranges must be two arrays (low, high) of {width} dimensions, with low <= high", rule="quantize.ranges"
         )
+    if not (np.isfinite(low) & np.isfinite(high)).all():
+        raise InputError("ranges must be finite", rule="quantize.ranges")
     return low, high
 
 

@@ -22,7 +22,7 @@ from tensorglot.bson.vector import encode
 from tensorglot.errors import FormatError, Hint, InputError, escape
 from tensorglot.io.local import BaseSource
 from tensorglot.io.place import as_place
-from tensorglot.io.source import source_for
+from tensorglot.io.source import Readable, is_stream, source_for
 from tensorglot.limits import DEFAULT
 from tensorglot.threads import for_each
 from tensorglot.wire import bson as wire
@@ -112,7 +112,7 @@ def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batc
     raw = _raw_runs(source)
     if raw is not None:
         return _from_runs(raw, key, ids)
-    if not isinstance(source, Iterable):
+    if not isinstance(source, Iterable) or getattr(source, "ndim", 1) == 0:
         raise InputError(
             f"expected BSON bytes, a path, a cursor, documents or payloads, got {type(source).__name__}",
             rule="bson.source",
@@ -132,18 +132,30 @@ def runs(source: Any) -> Iterator[tuple[int, memoryview]]:
 
 def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
     if isinstance(source, (str, os.PathLike)):
-        return _path_pieces(source)
+        return _pieces_of(as_place(source))
     if isinstance(source, BaseSource):
         return _file_pieces(source)
-    if isinstance(source, (bytes, bytearray, memoryview)):
+    if isinstance(source, (bytes, bytearray, memoryview)) or _is_byte_buffer(source):
         return iter([(0, wire.view(source))])
+    if is_stream(source):  # not its lines, which iterating over it would give
+        return _pieces_of(source)
     if type(source).__name__.startswith("RawBatch"):
         return _cursor_batches(source)
     return None
 
 
-def _path_pieces(path: str | os.PathLike[str]) -> Iterator[tuple[int, memoryview]]:
-    file = source_for(as_place(path))
+def _is_byte_buffer(source: object) -> bool:
+    """Whether a value other than `bytes` is a buffer of bytes: an `mmap`, an array of uint8."""
+    try:
+        view = memoryview(source)  # type: ignore[arg-type]
+    except (TypeError, ValueError, BufferError):
+        return False
+    return view.format == "B" and view.ndim == 1
+
+
+def _pieces_of(source: Readable) -> Iterator[tuple[int, memoryview]]:
+    """The pieces of a file at a place, or of a file object."""
+    file = source_for(source)
     try:
         yield from _file_pieces(file)
     finally:

@@ -269,7 +269,7 @@ class _Texts:
         edges = np.concatenate(([self._end], ends))
         # The offsets come from a file: they must not decrease, nor lead beyond the texts.
         if (np.diff(edges) < 0).any() or int(edges[-1]) - self._end > self._left:
-            raise self._fault("offsets that decrease, or go beyond the texts")
+            raise self._fault("the offsets of the texts decrease, or go beyond their end")
         texts = bytes(self._texts.read(int(edges[-1]) - self._end))
         self._left -= len(texts)
         places = (edges - self._end).tolist()

@@ -240,11 +240,12 @@ class _ArchiveSource:
 
 
 def _row_blocks(tensor: Tensor, nbytes: int | None) -> Iterator[NDArray[Any]]:
-    """A matrix in blocks of rows, decoded in one pass. One block with nbytes=None, or if it is not a plain matrix."""
+    """A matrix in blocks of rows, decoded in one pass. One block with nbytes=None, or if it is not a plain matrix, or
+    empty: it tells the size of a row."""
     part = tensor.parts.get("data")
     dtype = tensor.dtype
     row_nbytes = tensor.shape[1] * dtype.itemsize if dtype is not None and tensor.ndim == 2 else 0
-    if nbytes is None or part is None or dtype is None or row_nbytes * len(tensor) != part.nbytes or not row_nbytes:
+    if nbytes is None or part is None or dtype is None or row_nbytes * len(tensor) != part.nbytes or not part.nbytes:
         yield tensor.numpy()
         return
     step = min(_BATCH_ROWS, max(1, nbytes // row_nbytes))

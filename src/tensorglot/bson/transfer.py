@@ -44,7 +44,7 @@ class Transfer(Record):
     """What `transfer` moved, or would move with `dry_run`."""
 
     key: str
-    """In the target."""
+    """The name of the vectors in the target."""
     vectors: int
     count: int
     """Numbers of a vector."""
@@ -58,6 +58,7 @@ class Transfer(Record):
 
     @property
     def ok(self) -> bool:
+        """Whether every vector was written."""
         return self.written.ok
 
     def to_dict(self) -> dict[str, Any]:

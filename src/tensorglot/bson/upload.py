@@ -20,7 +20,17 @@ from tensorglot.model.payload import as_bytes
 from tensorglot.operations._jsonable import Record
 from tensorglot.wire.bson import BINARY, DOCUMENT, VECTOR_SUBTYPE, find, path_bytes, view
 from tensorglot.wire.bson_template import STORED_MAX_NBYTES
-from tensorglot.wire.bson_value import DOUBLE, INT32, INT64, Raw, decode_value, document_of, encode_document
+from tensorglot.wire.bson_value import (
+    DECIMAL,
+    DOUBLE,
+    INT32,
+    INT64,
+    REGEX,
+    Raw,
+    decode_value,
+    document_of,
+    encode_document,
+)
 from tensorglot.wire.bson_vector import split
 
 if TYPE_CHECKING:
@@ -56,6 +66,7 @@ class Written(Record):
 
     @property
     def ok(self) -> bool:
+        """Whether no document was left out."""
         return not (self.conflicts or self.missing or self.failed)
 
     def to_dict(self) -> dict[str, Any]:
@@ -184,9 +195,11 @@ class _Batch:
         rows = zip(*(elements for _, elements in self._set_elements()), strict=True)
         updates = [
             UpdateOne(
-                self.raw_document(document_of(own_id)), {"$set": self.raw_document(document_of(b"".join(fields)))}
+                # $eq: an id may come from a file, and a query takes {"$gt": …} and regular expressions as operators.
+                self.raw_document(encode_document({"_id": {"$eq": self.ids.raw(i)}})),
+                {"$set": self.raw_document(document_of(b"".join(fields)))},
             )
-            for own_id, fields in zip(self.ids.elements(b"_id\0"), rows, strict=True)
+            for i, fields in enumerate(rows)
         ]
         result, errors = self._bulk_write(updates)
         left = result["nMatched"] + len(errors)
@@ -241,9 +254,9 @@ class _Batch:
         wanted = range(len(self.found)) if rows is None else rows
         if not wanted:
             return {}
-        own_ids = [self.ids.raw(i) for i in wanted]
-        places = {_identity(own_id): i for own_id, i in zip(own_ids, wanted, strict=True)}
-        query = self.raw_document(encode_document({"_id": {"$in": own_ids}}))
+        own_ids = {i: own_id for i in wanted if not _is_operator(own_id := self.ids.raw(i))}
+        places = {_identity(own_id): i for i, own_id in own_ids.items()}
+        query = self.raw_document(encode_document({"_id": {"$in": list(own_ids.values())}}))
         fields = dict(self._set_elements())
         stored: dict[int, bool] = {}
         for batch in self.collection.find_raw_batches(query, {"_id": 1, **dict.fromkeys(fields, 1)}):
@@ -266,10 +279,19 @@ _CONFLICT = "exists with other values"
 _MISSING = "does not exist"
 
 
+def _is_operator(own_id: Raw) -> bool:
+    """Whether `$in` takes a value for an operator: a regular expression, {"$gt": …}. No document has such an id."""
+    return own_id.kind == REGEX or (own_id.kind == DOCUMENT and own_id.data[5:6] == b"$")
+
+
 def _identity(own_id: Raw) -> Any:
     """A key by which ids compare as on the server: numbers of any type by their value, others by their bytes."""
+    if own_id.kind == DECIMAL:
+        decimal = require().Decimal128.from_bid(own_id.data).to_decimal()
+        return "NaN" if decimal.is_nan() else decimal
     if own_id.kind in (DOUBLE, INT32, INT64):
-        return decode_value(memoryview(own_id.data), own_id.kind, 0, len(own_id.data))
+        number = decode_value(memoryview(own_id.data), own_id.kind, 0, len(own_id.data))
+        return "NaN" if number != number else number
     return own_id
 
 

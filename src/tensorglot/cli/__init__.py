@@ -15,6 +15,7 @@ the table below.
 
     complete    shell completion of names, refs, formats and types
     exits       errors to exit codes
+    group       commands of a command
     options     arguments that several commands share
     terminal    tables, colours, bars
 """
@@ -110,7 +111,7 @@ class Commands(click.Group):
                 code: int | None = self.invoke(context)
                 return code
 
-        finish(run, as_json="--json" in given)
+        finish(run, given)
 
 
 def _version(ctx: click.Context, option: click.Parameter, asked: bool) -> None:

@@ -56,7 +56,7 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
         form = npy_bytes if npy else json_document if as_json else text_lines
         pieces = form(tensor, chosen)
         if output is None and form is text_lines and sys.stdout.isatty():
-            _print_screen(pieces)
+            _print_screen(pieces, tensor.ndim)
         elif output is None:
             write_stream(sys.stdout.buffer, pieces)
         else:
@@ -69,7 +69,7 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
         )
 
 
-def _print_screen(pieces: Iterable[bytes | memoryview]) -> None:
+def _print_screen(pieces: Iterable[bytes | memoryview], rank: int) -> None:
     """The first lines, each as wide as the terminal, and a message if that is not everything."""
     shown: list[str] = []
     cut = False
@@ -81,7 +81,8 @@ def _print_screen(pieces: Iterable[bytes | memoryview]) -> None:
         cut = cut or shown[-1] != line
     print("\n".join(shown))
     if cut:
-        message("shortened: pass an index such as '[:5, :8]'; a pipe and -o FILE get all of it")
+        part = f"pass an index such as '[{'0, ' * (rank - 2)}{':5, :8' if rank > 1 else ':20'}]'; " if rank else ""
+        message(f"shortened: {part}a pipe and -o FILE get all of it")
 
 
 def _lines(pieces: Iterable[bytes | memoryview], most: int) -> Iterator[str]:

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from tensorglot.cli.options import as_json, source_of, storage_option, storage_options
-from tensorglot.cli.terminal import WIDE, Column, informative, name_text, print_json, print_table, progress_bar
+from tensorglot.cli.terminal import (
+    WIDE,
+    Column,
+    informative,
+    name_text,
+    natural_order,
+    print_json,
+    print_table,
+    progress_bar,
+)
 from tensorglot.errors import escape, plural
 
 if TYPE_CHECKING:
@@ -48,11 +57,11 @@ class Row(NamedTuple):
         return reduce(add, found) if found else None
 
 
-SORTS: dict[str, Callable[[Row], tuple[float, str]]] = {
-    "name": lambda row: (0.0, row.name),
-    "absolute": lambda row: (-_largest(row, "largest_absolute"), row.name),
-    "relative": lambda row: (-_largest(row, "largest_relative"), row.name),
-    "share": lambda row: (-_largest(row, "share"), row.name),
+SORTS: dict[str, Callable[[Row], tuple[float, list[tuple[int, str]]]]] = {
+    "name": lambda row: (0.0, natural_order(row.name)),
+    "absolute": lambda row: (-_largest(row, "largest_absolute"), natural_order(row.name)),
+    "relative": lambda row: (-_largest(row, "largest_relative"), natural_order(row.name)),
+    "share": lambda row: (-_largest(row, "share"), natural_order(row.name)),
 }
 
 

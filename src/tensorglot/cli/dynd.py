@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tensorglot.cli.group import Group
 from tensorglot.cli.options import as_json, storage_option, storage_options_for, storage_options_of
 from tensorglot.cli.terminal import print_json, print_result
 
@@ -24,7 +25,7 @@ _type = click.option("--type", "type_text", metavar="TYPE", help="The type of th
 _output = click.option("-o", "--output", type=click.Path(), help="Write to this file, atomically.")
 
 
-@click.group
+@click.group(cls=Group)
 def command() -> None:
     """Serialize values of any type to canonical bytes, and back.
 

@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -60,8 +60,8 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
-def finish(run: Callable[[], int | None], *, as_json: bool) -> NoReturn:
-    """Runs, reports what went wrong, exits."""
+def finish(run: Callable[[], int | None], given: Sequence[str]) -> NoReturn:
+    """Runs, reports what went wrong, exits. `given` are the arguments of the command line."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
@@ -80,8 +80,18 @@ def finish(run: Callable[[], int | None], *, as_json: bool) -> NoReturn:
         code = 141
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every outcome has its code
         code = next((code for kind, code in _CODES if isinstance(error, kind)), DEFECT)
-        _report(error, code, as_json)
+        _name_as_given(error, given)
+        _report(error, code, as_json="--json" in given)
     sys.exit(code)
+
+
+def _name_as_given(error: BaseException, given: Sequence[str]) -> None:
+    """An open file is known by its absolute path; an error names it as the user did."""
+    if not isinstance(error, TensorglotError) or error.path is None or error.path in given:
+        return
+    from tensorglot.io.place import absolute
+
+    error.path = next((each for each in given if each and absolute(each) == error.path), error.path)
 
 
 def _show_warning(
@@ -106,7 +116,7 @@ def _flush() -> None:
         raise
 
 
-def _report(error: BaseException, code: int, as_json: bool) -> None:
+def _report(error: BaseException, code: int, *, as_json: bool) -> None:
     if code == DEFECT:
         traceback.print_exception(error)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,7 @@ from tensorglot.cli.terminal import Column, escape_whole, message, name_text, pr
 from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
+    from tensorglot.model.archive import Archive
     from tensorglot.operations.listing import Shard, Summary
 
 __all__ = ["command"]
@@ -50,13 +52,23 @@ def command(file: str, name: str | None, format: str | None, as_json: bool) -> N
             return
         summary = summarize(archive)
         metadata, notes = jsonable(archive.metadata), archive.notes
+        opened = _opened(file, archive)
     if as_json:
         said = [{"rule": note.rule, "message": note.message} for note in notes]
         print_json({"file": file, **summary.to_dict(), "metadata": metadata, "notes": said})
         return
-    _print_summary(file, summary, metadata)
+    _print_summary(opened, summary, metadata)
     for note in notes:
         message(f"note: {note.message}")
+
+
+def _opened(file: str, archive: Archive) -> str:
+    """The file, as it was given; of a directory the file in it that was opened, if that is only one."""
+    from tensorglot.io.local import BaseSource
+
+    path = archive.source.path if isinstance(archive.source, BaseSource) else None
+    given = Path(file)
+    return str(given / Path(path).name) if path is not None and given.is_dir() else file
 
 
 def _print_summary(file: str, summary: Summary, metadata: Mapping[str, Any] | None) -> None:

@@ -19,7 +19,7 @@ from tensorglot.cli.options import (
     source_of,
     storage_options,
 )
-from tensorglot.cli.terminal import Column, informative, name_text, print_json, print_table, screen_lines
+from tensorglot.cli.terminal import Column, informative, name_text, natural_order, print_json, print_table, screen_lines
 from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ __all__ = ["command"]
 
 SORTS: dict[str, Callable[[Entry], Any]] = {
     "size": lambda row: -row.nbytes,
-    "name": lambda row: row.name,
-    "dtype": lambda row: (row.dtype, row.name),
+    "name": lambda row: natural_order(row.name),
+    "dtype": lambda row: (row.dtype, natural_order(row.name)),
 }
 BRANCH_SORTS: dict[str, Callable[[Branch], Any]] = {
     "size": lambda branch: -branch.nbytes,
-    "name": lambda branch: branch.prefix,
-    "dtype": lambda branch: ("" if branch.entry is None else branch.entry.dtype, branch.prefix),
+    "name": lambda branch: natural_order(branch.prefix),
+    "dtype": lambda branch: ("" if branch.entry is None else branch.entry.dtype, natural_order(branch.prefix)),
 }
 AROUND = 4
 """Lines of a screen for the titles, the total and the prompts."""

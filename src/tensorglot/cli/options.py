@@ -45,12 +45,8 @@ def file_argument(command: F) -> F:
     return click.argument("file", type=click.Path())(cast("F", with_path))
 
 
-def patterns_argument(command: F) -> F:
-    return click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=complete_names)(command)
-
-
-def as_json(command: F) -> F:
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)
+patterns_argument = click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=complete_names)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
 def writing_options(command: F) -> F:

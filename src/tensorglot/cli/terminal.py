@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -31,6 +32,7 @@ __all__ = [
     "informative",
     "message",
     "name_text",
+    "natural_order",
     "one_line",
     "print_fields",
     "print_json",
@@ -51,6 +53,8 @@ WIDE = 40
 WRAPPED_LINES = 8
 """A value that would take more lines is elided."""
 
+_NUMBER = re.compile("([0-9]+)")
+
 escape_whole = partial(escape, longest=sys.maxsize)
 """A text that is safe to print, and not shortened."""
 
@@ -58,6 +62,13 @@ escape_whole = partial(escape, longest=sys.maxsize)
 def name_text(name: str) -> str:
     """The name of a tensor in a table. An empty name is shown as '', as in errors."""
     return escape_whole(name) or "''"
+
+
+def natural_order(name: str) -> list[tuple[int, str]]:
+    """A key to sort names by: numbers in them count as numbers, so that `layers.2` is before `layers.10`."""
+    digits = _NUMBER.split(name)
+    digits[1::2] = [number.lstrip("0") for number in digits[1::2]]
+    return [(len(part) if i % 2 else 0, part) for i, part in enumerate(digits)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,8 @@ class Column:
     cells: Sequence[str]
     right: bool = False
     elastic: bool = False
+    prose: bool = False
+    """Whether cells are cut at the end instead: of a sentence, the beginning says most."""
 
 
 def styled(stream: TextIO) -> bool:
@@ -156,14 +169,10 @@ def _print_rows(
     if above is not None:
         title, *rows = (f"{name}\n{GAP}{row}" for name, row in zip(above, (title, *rows), strict=True))
     if colours is not None and styled(sys.stdout):
-        rows = [row if colour is None else _in_colour(row, colour) for row, colour in zip(rows, colours, strict=True)]
+        from click import style
+
+        rows = [row if colour is None else style(row, fg=colour) for row, colour in zip(rows, colours, strict=True)]
     print("\n".join([*map(bold, title.split("\n")), *rows]))
-
-
-def _in_colour(text: str, colour: str) -> str:
-    from click import style
-
-    return style(text, fg=colour)
 
 
 def _widths(columns: Sequence[Column]) -> list[int]:
@@ -174,7 +183,7 @@ def _fit_columns(columns: Sequence[Column], room: int) -> tuple[list[Column], li
     """Columns whose cells are shortened to fit a width, if that can be, and their widths."""
     widths = _fit(columns, _widths(columns), room)
     pairs = zip(columns, widths, strict=True)
-    return [replace(column, cells=_shorten_cells(column.cells, width)) for column, width in pairs], widths
+    return [replace(column, cells=_shorten_cells(column, width)) for column, width in pairs], widths
 
 
 def _fit(columns: Sequence[Column], widths: list[int], room: int) -> list[int]:
@@ -206,12 +215,15 @@ def _pad(text: str, width: int, right: bool) -> str:
     return blank + text if right else text + blank
 
 
-def _shorten_cells(cells: Sequence[str], width: int) -> list[str]:
+def _shorten_cells(column: Column, width: int) -> list[str]:
     """Cells shortened to a width. The common prefix of the long ones is elided first, since it distinguishes nothing.
 
     If that is not enough, two ways are tried, eliding before the middle or at the beginning: the one that leaves
     more cells distinct is used.
     """
+    cells = column.cells
+    if column.prose:
+        return [_cut(cell, width) for cell in cells]
     long = [cell for cell in cells if _width(cell) > width]
     pairs = zip(min(long, default=""), max(long, default=""), strict=False)
     shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(long) > 1 else 0
@@ -252,7 +264,10 @@ def screen_lines() -> int:
 
 def clip(text: str) -> str:
     """A line that fits the terminal, with an ellipsis if it was cut."""
-    width = _terminal_width()
+    return _cut(text, _terminal_width())
+
+
+def _cut(text: str, width: int) -> str:
     return text if _width(text) <= width else _prefix(text, width - 1) + "…"
 
 

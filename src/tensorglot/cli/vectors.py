@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from tensorglot.cli.group import Group
 from tensorglot.cli.options import as_json, storage_option, storage_options, storage_options_of
 from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table, progress_bar
 from tensorglot.errors import escape, human_nbytes, plural
@@ -22,7 +23,7 @@ __all__ = ["command"]
 DEFAULT_KEY = "embedding"
 
 
-@click.group
+@click.group(cls=Group)
 def command() -> None:
     """Move vectors between files and MongoDB, and make them smaller.
 
@@ -77,7 +78,7 @@ class Move:
         for own_id, reason in done.written.reasons:
             message(f"{escape(own_id)}: {reason}")
         if done.ids and self.target.endswith(".npy"):
-            message("the ids are not kept: a .npy file has no room for them; write .npz or .parquet")
+            message("the ids are not kept: a .npy file cannot store them; write .npz or .parquet")
         word = "would be written: " if self.dry_run else ""
         print(f"{word}{plural(done.vectors, 'vector')} of {done.dtype}[{done.count}] as '{escape(done.key)}'")
         if is_collection(self.target):

@@ -179,19 +179,14 @@ def _explain(refused: Sequence[FormatError]) -> FormatError:
 def _index(header: bytes, layout: str, scan: Contents, size: int, options: ReadOptions) -> Index:
     names, data = scan.names(header), 8 + len(header)
     check_data_end(scan.ends, data, size, rule="bintensors", name=names.__getitem__)
-    twice = names.first_duplicate()
-    if twice is not None:
-        raise FormatError(
-            "duplicate tensor name",
-            rule="bintensors.name.duplicate",
-            offset=8 + names.offset(twice),
-            tensor=names[twice],
-        )
+    names.refuse_duplicates("bintensors.name.duplicate", 8, len(header))
     if options.strict:
         codes = _THEIR_CODE[scan.dtypes]
         _check_order(codes, names)
         ours = _encode(layout, scan.metadata, names, codes, scan.dims, scan.dim_offsets, scan.ends - data)
-        _check_sorted(header, ours)
+        if header != ours:  # with equal contents, only the order of keys can differ
+            offset = 8 + first_difference(header, ours)
+            raise FormatError("metadata keys or names are not sorted", rule="bintensors.strict.sorted", offset=offset)
     return Index(
         format=f"bintensors@{layout}",
         names=names,
@@ -216,13 +211,6 @@ def _check_order(codes: NDArray[np.int16], names: Names) -> None:
             offset=8 + names.offset(row),
             tensor=names[row],
         )
-
-
-def _check_sorted(header: bytes, ours: bytearray) -> None:
-    """Checks the canonical header: with equal contents, only the order of keys can differ."""
-    if header != ours:
-        offset = 8 + first_difference(header, ours)
-        raise FormatError("metadata keys or names are not sorted", rule="bintensors.strict.sorted", offset=offset)
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 
 from tensorglot.arrays import prefix_sums
 from tensorglot.containers.canonical import check_canonical
-from tensorglot.containers.table import Container, ReadOptions, WriteOptions, unsupported_dtype
+from tensorglot.containers.table import Container, Fault, ReadOptions, WriteOptions, unsupported_dtype
 from tensorglot.dynd.schema import check_void
-from tensorglot.errors import LimitError, UnsupportedError
+from tensorglot.errors import InputError, LimitError, UnsupportedError
 from tensorglot.memory import cut
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import UNKNOWN, Index
 from tensorglot.model.payload import (
     PIECE_NBYTES,
@@ -37,7 +37,7 @@ from tensorglot.model.payload import (
     as_bytes,
     read_pieces,
 )
-from tensorglot.wire.bson import pieces
+from tensorglot.wire.bson import path_bytes, pieces
 from tensorglot.wire.bson_fields import Fields, scan
 from tensorglot.wire.bson_template import Tree, add_vector, stride, template, weave
 from tensorglot.wire.bson_vector import HEAD_NBYTES, KINDS, Row, gather
@@ -243,15 +243,27 @@ def _row(index: Index, i: int) -> Row:
     kind = None if dtype is None else _KIND_OF.get(dtype.name)
     if kind is None:
         raise unsupported_dtype("bson", index, i)
-    if len(shape) != 2 or shape[0] == 0:
-        raise UnsupportedError(
-            f"BSON needs a matrix with at least one row, found shape {list(shape)}",
-            rule="bson.write.shape",
-            tensor=name,
-        )
+    fault = _shape_fault(shape)
+    if fault is not None:
+        raise fault.error("bson", name)
     if kind.name == "packed_bit":
         return Row(kind, -shape[1] % 8, (shape[1] + 7) // 8)
     return Row(kind, 0, shape[1] * kind.itemsize)
+
+
+def find_fault(name: str, shape: tuple[int, ...], dtype: DType | None, version: str) -> Fault | None:
+    """Why a tensor cannot be written."""
+    try:
+        path_bytes(name)
+    except InputError as error:
+        return Fault("name", error.message)
+    return _shape_fault(shape)
+
+
+def _shape_fault(shape: tuple[int, ...]) -> Fault | None:
+    if len(shape) != 2 or shape[0] == 0:
+        return Fault("shape", f"BSON needs a matrix with at least one row, found shape {list(shape)}")
+    return None
 
 
 def _column(archive: Archive, name: str, first: int, last: int) -> memoryview:
@@ -261,4 +273,4 @@ def _column(archive: Archive, name: str, first: int, last: int) -> memoryview:
     return as_bytes(np.ascontiguousarray(values, values.dtype.newbyteorder("<")))
 
 
-CONTAINER = Container(DTYPES, read, write)
+CONTAINER = Container(DTYPES, read, write, tensor_fault=find_fault)

@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions, check_header
 from tensorglot.dynd.codec.decode import decode, skip
 from tensorglot.dynd.codec.encode import measure, type_header, varint
-from tensorglot.dynd.codec.inputs import Stream
-from tensorglot.dynd.schema import Node, check_readable, fixed_nbytes, parse_data_type
+from tensorglot.dynd.codec.inputs import PIECE_NBYTES, Stream
+from tensorglot.dynd.schema import HUGE, Node, check_readable, fixed_nbytes, parse_data_type
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
-from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError
+from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError, add_tensor_to_errors
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
@@ -57,6 +57,8 @@ _ROWS = parse("var * {name: string, type: string, nbytes: int64}")
 """The index of `_TABLE`, with types as text: each distinct text is parsed once."""
 _LENGTH_NBYTES = 9
 """Bytes of the longest varint."""
+_AHEAD_NBYTES, _NEAR_NBYTES = 64 << 10, 4 << 10
+"""What is read at least to skip values, and the size up to which a value between them is read, too."""
 _SLOW_PATH = {row.code for row in TABLE if row.packed or row.name == "bool" or row.numpy is None}
 """Element types that are converted or checked one tensor at a time."""
 
@@ -84,6 +86,7 @@ def index_of(fields: Sequence[Field], spans: Spans) -> Index:
         [(end - start,) if block is None else block[1] for block, (start, end) in zip(blocks, spans, strict=True)]
     )
     nested = {i: field for i, ((_, field), block) in enumerate(zip(fields, blocks, strict=True)) if block is None}
+    layouts = {key: Layout(NESTED, field) for key, field in {id(field): field for field in nested.values()}.items()}
     narrow = {
         i: UnpackedSubByte(block[0], math.prod(block[1]))
         for i, block in enumerate(blocks)
@@ -98,7 +101,7 @@ def index_of(fields: Sequence[Field], spans: Spans) -> Index:
         begins=np.array([start for start, _ in spans], np.int64),
         ends=np.array([end for _, end in spans], np.int64),
         part_names=["data" if block is not None else SERIALIZED for block in blocks],
-        layouts={i: Layout(NESTED, field) for i, field in nested.items()},
+        layouts={i: layouts[id(field)] for i, field in nested.items()},
         attributes={i: {TYPE_ATTRIBUTE: str(field)} for i, field in nested.items()},
         codecs=narrow,
         decoded_nbytes={i: codec.dtype.nbytes(codec.count) for i, codec in narrow.items()},
@@ -225,37 +228,47 @@ def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
 
 def _spans(source: Source, types: list[Type], begin: int, options: ReadOptions) -> Spans:
     """Returns the span of each value. The last one ends the file."""
-    spans = []
-    known = {key: fixed_nbytes(type) for key, type in dict(zip(map(id, types), types, strict=True)).items()}
-    for i, type in enumerate(types):
-        nbytes = known[id(type)]
-        if nbytes is not None:
-            end = begin + nbytes
-        elif i == len(types) - 1:
-            end = source.size
-        else:
-            end = begin + _skip(source, type, begin, options)
-        if end > source.size:
+    known = {key: fixed_nbytes(type) for key, type in {id(type): type for type in types}.items()}
+    sizes = [known[id(type)] for type in types]
+    edges, last = [begin], len(types) - 1
+    while len(edges) <= len(types):
+        i = len(edges) - 1
+        nbytes = sizes[i]
+        if nbytes is None and i < last:
+            stop = next((j for j in range(i + 1, last) if (sizes[j] or 0) > _NEAR_NBYTES), last)
+            edges += skip(_Window(source, edges[-1]), types[i:stop], options.limits)
+            continue
+        edges.append(source.size if nbytes is None else edges[-1] + nbytes)
+        if edges[-1] > source.size:
             raise TruncatedError(
-                f"file truncated: needs {end} bytes, has {source.size}", rule="dynd.truncated", offset=source.size
+                f"file truncated: needs {edges[-1]} bytes, has {source.size}",
+                rule="dynd.truncated",
+                offset=source.size,
             )
-        spans.append((begin, end))
-        begin = end
-    if begin != source.size:
-        raise FormatError("trailing bytes after the value", rule="dynd.trailing", offset=begin)
-    return spans
+    if edges[-1] != source.size:
+        raise FormatError("trailing bytes after the value", rule="dynd.trailing", offset=edges[-1])
+    return list(pairwise(edges))
 
 
-def _skip(source: Source, type: Type, begin: int, options: ReadOptions) -> int:
-    """Skips a value; returns its size."""
-    stream = Stream(_Reader(source, begin, source.size))
-    try:
-        skip(stream, type, options.limits)
-    except FormatError as error:
-        if error.offset is not None:
-            error.offset += begin
-        raise
-    return stream.base + stream.at
+class _Window:
+    """A source as an input: bytes are read ahead, since what is not used can be read again."""
+
+    beyond = HUGE
+
+    def __init__(self, source: Source, begin: int) -> None:
+        self.source, self.base, self.at = source, begin, 0
+        self.window = np.empty(0, np.uint8)
+
+    def more(self, least: int) -> None:
+        rest = self.window[self.at :]
+        begin = self.base + len(self.window)
+        nbytes = min(max(least - len(rest), _AHEAD_NBYTES), PIECE_NBYTES, self.source.size - begin)
+        if nbytes == 0:
+            raise TruncatedError(
+                "file truncated: it ends inside a value", rule="dynd.truncated", offset=self.source.size
+            )
+        self.base, self.at = self.base + self.at, 0
+        self.window = np.concatenate([rest, np.frombuffer(self.source.read(begin, nbytes), np.uint8)])
 
 
 class _Reader:
@@ -335,12 +348,9 @@ def _check_type(type: Type, name: str) -> None:
     block = dense_parts(type)
     if block is not None and 0 not in block[1] and len(block[1]) <= DEFAULT.rank:
         return
-    try:
+    with add_tensor_to_errors(name):
         check_readable(type)
         text_of(type)
-    except InputError as error:
-        error.tensor = name
-        raise
 
 
 def _table_head(archive: Archive, plain: list[bool], names: list[str], types: list[Type]) -> Iterator[Chunk]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from tensorglot.cached import cached_property
 from tensorglot.containers.canonical import check_canonical
-from tensorglot.containers.table import Container, ReadOptions, WriteOptions, unsupported_dtype
+from tensorglot.containers.table import Container, Fault, ReadOptions, WriteOptions, unsupported_dtype
 from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder, Row
@@ -206,7 +206,7 @@ def _read_metadata(source: Source, begin: int, notes: list[Note]) -> dict[str, A
         raise
 
 
-def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:
+def find_faults(metadata: Mapping[str, Any], version: str) -> dict[str, str]:
     """Values that JSON cannot represent; all of them if together they exceed a comment."""
     faults = {}
     for key, value in metadata.items():
@@ -224,7 +224,8 @@ def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 def _encode(metadata: Mapping[str, Any]) -> bytes:
     _check_json(metadata, DEPTH)
-    return dumps(metadata, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
+    # `dumps` knows no other mapping than a dict.
+    return dumps(dict(metadata), ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _check_json(value: Any, depth: int) -> None:
@@ -332,8 +333,16 @@ def _check_writable(index: Index, row: int) -> None:
     dtype, name = index.dtype(row), index.names[row]
     if dtype is None or dtype.name not in DTYPES.values():
         raise unsupported_dtype("npz", index, row)
+    fault = find_fault(name, (), None, "1")
+    if fault is not None:
+        raise fault.error("npz", name)
+
+
+def find_fault(name: str, shape: tuple[int, ...], dtype: DType | None, version: str) -> Fault | None:
+    """Why a tensor cannot be written."""
     if not ziparchive.is_safe(name + SUFFIX) or len(name.encode()) > 60_000:
-        raise UnsupportedError("unsafe path, or name too long for ZIP", rule="npz.write.name", tensor=name)
+        return Fault("name", "unsafe path, or name too long for ZIP")
+    return None
 
 
 def _data(archive: Archive, row: int) -> Iterator[Chunk]:
@@ -382,4 +391,6 @@ def _deflate(
     yield writer.end(crc32, stored, nbytes)
 
 
-CONTAINER = Container(DTYPES, read, write, outline=outline, edit=edit, metadata_faults=find_faults)
+CONTAINER = Container(
+    DTYPES, read, write, outline=outline, edit=edit, metadata_faults=find_faults, tensor_fault=find_fault
+)

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.containers.canonical import first_difference
-from tensorglot.containers.table import Container, ReadOptions, WriteOptions, check_header, unsupported_dtype
-from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.containers.table import Container, Fault, ReadOptions, WriteOptions, check_header, unsupported_dtype
+from tensorglot.errors import FormatError, LimitError, TruncatedError
 from tensorglot.kernels import safetensors as kernel
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index, take_shapes
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
@@ -102,12 +102,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         name = names[row] if row >= 0 else None
         message = limits.fill_in(message)
         raise kind(message, rule=f"safetensors.{rule}", offset=8 + position, tensor=name)
-    twice = names.first_duplicate()
-    if twice is not None:
-        at = min(names.offset(twice), len(header))
-        raise FormatError(
-            "duplicate tensor name", rule="safetensors.name.duplicate", offset=8 + at, tensor=names[twice]
-        )
+    names.refuse_duplicates("safetensors.name.duplicate", 8, len(header))
     data = 8 + len(header)
     index = Index(
         format="safetensors@1",
@@ -186,18 +181,22 @@ def _order(index: Index) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
 def _check_writable(index: Index, codes: NDArray[np.int16]) -> None:
     if (codes < 0).any():
         raise unsupported_dtype("safetensors", index, int((codes < 0).argmax()))
+    suspects = np.flatnonzero(np.frombuffer(_BITS, np.uint8)[codes] % 8).tolist()
     if METADATA in index.names:
-        raise UnsupportedError(
-            "safetensors reserves this name for metadata", rule="safetensors.write.name", tensor=METADATA
-        )
-    bits = np.frombuffer(_BITS, np.uint8)[codes]
-    for row in np.flatnonzero(bits % 8).tolist():
-        if math.prod(index.shape(row)) * int(bits[row]) % 8:
-            raise UnsupportedError(
-                f"safetensors needs whole bytes: the elements of {index.dtype_name(row)} do not fill the last byte",
-                rule="safetensors.write.packed",
-                tensor=index.names[row],
-            )
+        suspects.append(list(index.names).index(METADATA))
+    for row in suspects:
+        fault = find_fault(index.names[row], index.shape(row), index.dtype(row), "1")
+        if fault is not None:
+            raise fault.error("safetensors", index.names[row])
+
+
+def find_fault(name: str, shape: tuple[int, ...], dtype: DType | None, version: str) -> Fault | None:
+    """Why a tensor cannot be written."""
+    if name == METADATA:
+        return Fault("name", "safetensors reserves this name for metadata")
+    if dtype is not None and dtype.bits % 8 and math.prod(shape) * dtype.bits % 8:
+        return Fault("packed", f"safetensors needs whole bytes: the elements of {dtype.name} do not fill the last byte")
+    return None
 
 
 def _encode(index: Index, order: NDArray[np.int64], codes: NDArray[np.int16]) -> bytearray:
@@ -223,4 +222,4 @@ def _encode(index: Index, order: NDArray[np.int64], codes: NDArray[np.int16]) ->
     )
 
 
-CONTAINER = Container(DTYPES, read, write, raw_rows=True)
+CONTAINER = Container(DTYPES, read, write, tensor_fault=find_fault, raw_rows=True)

@@ -20,6 +20,7 @@ from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, d
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive, Verifier
 from tensorglot.model.deferred import Outline
+from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.providers import provided
@@ -30,6 +31,7 @@ __all__ = [
     "TABLE",
     "UNNAMED",
     "Container",
+    "Fault",
     "Format",
     "Formats",
     "PerTensor",
@@ -112,6 +114,17 @@ class RowsFirst:
     """The rest of the file, from the digest of each row; an empty digest for a row without a checksum."""
 
 
+class Fault(NamedTuple):
+    """Why a tensor cannot be stored."""
+
+    rule: str
+    """`name`, or what else of the tensor it is."""
+    message: str
+
+    def error(self, format: str, tensor: str) -> UnsupportedError:
+        return UnsupportedError(self.message, rule=f"{format}.write.{self.rule}", tensor=tensor)
+
+
 @dataclass(frozen=True, slots=True)
 class Container:
     """What the module of a format provides: its dtype codes, its two functions, and optional operations."""
@@ -141,8 +154,12 @@ class Container:
     """Supported dtypes by version, if versions differ."""
     keeps: Callable[[str, str], bool] | None = None
     """Whether a version can store elements of an unknown dtype under its name in the file."""
-    metadata_faults: Callable[[Mapping[str, Any]], Mapping[str, str]] | None = None
-    """Keys of metadata that cannot be stored, each with the reason, for formats that store most but not all values."""
+    metadata_faults: Callable[[Mapping[str, Any], str], Mapping[str, str]] | None = None
+    """Keys of metadata that a version cannot store, each with the reason; for formats that store most values."""
+    attribute_faults: Callable[[Mapping[str, Any], str | None, str], Mapping[str, str]] | None = None
+    """The same for the attributes of a tensor; given are also the element type of a dense tensor, and the version."""
+    tensor_fault: Callable[[str, tuple[int, ...], DType | None, str], Fault | None] | None = None
+    """Why a version cannot store a tensor of this name, shape and type, although it supports type and layout."""
     rows_first: Callable[[Archive, WriteOptions], RowsFirst | None] | None = None
     """The file in two steps, for formats with raw rows followed by an index with their checksums.
 
@@ -219,10 +236,15 @@ class Format:
         """Whether tensors of a layout can be stored."""
         return any(fnmatchcase(layout, pattern) for pattern in self.layouts)
 
-    def metadata_faults(self, metadata: Mapping[str, Any]) -> Mapping[str, str]:
-        """Keys of metadata that cannot be stored, each with the reason."""
+    def metadata_faults(self, metadata: Mapping[str, Any], version: str) -> Mapping[str, str]:
+        """Keys of metadata that a version cannot store, each with the reason."""
         find = self.container.metadata_faults
-        return {} if find is None else find(metadata)
+        return {} if find is None else find(metadata, version)
+
+    def attribute_faults(self, attributes: Mapping[str, Any], dtype: str | None, version: str) -> Mapping[str, str]:
+        """Attributes that a version cannot store, each with the reason. Only a dense tensor has a `dtype`."""
+        find = self.container.attribute_faults
+        return {} if find is None else find(attributes, dtype, version)
 
     def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         """The bytes of a file with the tensors of an archive."""
@@ -235,6 +257,7 @@ class Format:
         return self.version_checksums.get(version, self.checksums)
 
     def to_dict(self) -> dict[str, Any]:
+        """The spec as `json.dumps` takes it."""
         listed = ("suffixes", "dtypes", "compression", "checksums", "layouts")
         return {
             "name": self.name,
@@ -469,6 +492,7 @@ def named(text: str) -> tuple[Format, str | None]:
 def for_target(target: object, format: str | None) -> tuple[Format, str]:
     """The spec and version to write: as named, or by the suffix of the target, if that is a path."""
     path = os.fsdecode(target) if isinstance(target, (str, os.PathLike)) else ""
+    named_in_errors = None if "://" in path else path or None  # a URL may have credentials
     if format is not None:
         spec, version = named(format)
     else:
@@ -479,7 +503,7 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
         if not found:
             read = next((spec.name for spec in TABLE if suffix in spec.suffixes), None)
             if read is not None:
-                raise _not_written(read)
+                raise _not_written(read, named_in_errors)
             known = ", ".join(s for spec in TABLE if spec.writes for s in spec.suffixes)
             hint = Hint("pass format=", "pass --to FORMAT")
             if suffix:
@@ -488,18 +512,18 @@ def for_target(target: object, format: str | None) -> tuple[Format, str]:
                 what = "the target has no suffix that names a format"
             else:
                 raise InputError(f"pass format= (known: {_written_names()})", rule="format.suffix")
-            raise InputError(f"{what} (known: {known})", rule="format.suffix", hint=hint, path=path or None)
+            raise InputError(f"{what} (known: {known})", rule="format.suffix", hint=hint, path=named_in_errors)
         spec, version = found[0], None
     chosen = version or (spec.writes[0] if spec.writes else "")
     if chosen not in spec.writes:
         versions = ", ".join(f"{spec.name}@{version}" for version in spec.writes)
-        raise _not_written(f"{spec.name}@{chosen}", versions) if versions else _not_written(spec.name)
+        raise _not_written(f"{spec.name}@{chosen}" if versions else spec.name, named_in_errors, versions)
     return spec, chosen
 
 
-def _not_written(format: str, written: str = "") -> InputError:
+def _not_written(format: str, path: str | None = None, written: str = "") -> InputError:
     what = f"{format} can be read, not written (written: {written or _written_names()})"
-    return InputError(what, rule="format.write")
+    return InputError(what, rule="format.write", path=path)
 
 
 def _written_names() -> str:

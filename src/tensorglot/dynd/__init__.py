@@ -32,6 +32,8 @@ The mapping is a bijection: bytes that are accepted serialize to the same bytes 
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
@@ -174,10 +176,12 @@ def dump(value: Any, stream: Writable, type: Type | str | None = None) -> int:
         while at < len(piece):  # a raw stream may write less
             try:
                 written = stream.write(piece[at:])
-            except TypeError as error:
+            except (TypeError, ValueError) as error:  # a text file, a closed file, one opened for reading
                 raise InputError(
                     f"{_kind(stream)} does not accept bytes (open it in binary mode): {error}", rule="dynd.stream"
                 ) from error
+            if not written and isinstance(stream, io.RawIOBase):
+                raise BlockingIOError(errno.EAGAIN, "the stream would block")
             at = at + written if isinstance(written, int) and 0 < written < len(piece) - at else len(piece)
         total += len(piece)
     return total

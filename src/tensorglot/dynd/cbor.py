@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -47,17 +48,7 @@ _BY_TAG = {tag: ty.Scalar(BY_NAME[name]) for name, tag in TYPED.items()}
 _INT64, _FLOAT64, _BOOL = ty.Scalar(BY_NAME["int64"]), ty.Scalar(BY_NAME["float64"]), ty.Scalar(BY_NAME["bool"])
 
 # docs/dynd-format.md, "Profile A, for exchange": one encoding for each value.
-_PROFILE = cbor.Profile(
-    indefinite=False,
-    long_heads=False,
-    sorted_keys=True,
-    keys="text",
-    floats="double",
-    nonfinite=True,
-    simple=False,
-    tags=frozenset({TAG, C_ORDER, F_ORDER, *_BY_TAG}),
-    depth=32,
-)
+_PROFILE = replace(cbor.DETERMINISTIC, keys="text", floats="double", tags=frozenset({TAG, C_ORDER, F_ORDER, *_BY_TAG}))
 ARRAY_HEAD = b"\xa4\x64data" + LINK_HEAD
 """The beginning of an array in DAG-CBOR, up to the CID of its bytes."""
 MOST_DEPTH = 128

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.dynd.codec.encode import encode, varint
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.schema import Kind, Node, plan_of
@@ -45,7 +46,7 @@ def first_disorder(value: Value, node: Node) -> int | None:
         # falls[i]: key i + 1 is not greater than key i. A map is in order if no fall lies between its
         # first and its last key: the prefix sums at both are equal.
         falls = np.append(keys[1:] <= keys[:-1], False)
-        falls_before = np.concatenate([[0], np.cumsum(falls)])
+        falls_before = prefix_sums(falls)
         last = np.maximum(lists.stops - 1, lists.starts)
         bad = (lists.stops > lists.starts) & (falls_before[last] > falls_before[lists.starts])
         return int(np.argmax(bad)) if bad.any() else None

@@ -77,6 +77,7 @@ class Link:
 
     @property
     def state(self) -> State:
+        """What the link has: nothing, only its CID, only its value, or both."""
         if self._tensor is None:
             return "empty" if self._cid is None else "lazy"
         return "mutable" if self._cid is None else "frozen"

@@ -17,8 +17,16 @@ from numpy.typing import NDArray
 from tensorglot.dynd.atoms import Atom, integers, refuse
 from tensorglot.dynd.link_columns import LinkArray
 from tensorglot.dynd.merkle import Link, links_at
-from tensorglot.dynd.temporal import count_of, counts_of_array, decimal_of_unscaled, python_objects, unscaled_of
+from tensorglot.dynd.temporal import (
+    count_of,
+    counts_of_array,
+    decimal_of_unscaled,
+    is_integer,
+    python_objects,
+    unscaled_of,
+)
 from tensorglot.errors import InputError
+from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.types.algebra import Complex, FixedBytes, FixedString, Merkle, Scalar, Type, Void
 from tensorglot.model.types.temporal import Date, Decimal, Unit
 from tensorglot.wire.cid import BLAKE3, CID
@@ -35,11 +43,9 @@ def atoms_to_array(atom: Atom, items: Items) -> NDArray[Any]:
     type = atom.type
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
         return _numbers(type, items)
-    if isinstance(type, Complex) and not atom.tail:
-        return _convert(type, _to_array(type, items), "biufc", atom.base)
     if isinstance(type, Complex) and type.part.dtype.numpy is not None:
-        parts = _convert(type, _to_array(type, items), "biufc", np.dtype(np.complex128))
-        return _narrow(type, parts.view(np.float64).reshape(-1, 2), atom.base)
+        return _complexes(atom, type.part, _to_array(type, items))
+    items = _widen(items) if isinstance(items, np.ndarray) else items
     if isinstance(type, Date | Unit):
         if isinstance(items, np.ndarray) and items.dtype.kind in "mM":
             return counts_of_array(type, items, missing=atom.optional)
@@ -59,6 +65,7 @@ def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
     given = _to_array(type, items)
     if given.dtype == base:
         return given
+    given = _widen(given)
     if row.name == "bool":
         return _convert(type, given, "b", base)
     if row.kind == "integer":
@@ -66,7 +73,15 @@ def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
         if given.dtype.kind == "f" and not isinstance(items, np.ndarray):
             given = np.array(items, object)
         return _integers(type, given, base)
-    return _narrow(type, _convert(type, given, "biufVO", np.dtype(np.float64)), base)
+    return _narrow(type, _convert(type, given, "biufO", np.dtype(np.float64)), base)
+
+
+def _complexes(atom: Atom, part: Scalar, given: NDArray[Any]) -> NDArray[Any]:
+    if not atom.tail and given.dtype == atom.base:
+        return given
+    whole = _convert(atom.type, _widen(given), "biufcO", np.dtype(np.complex128))
+    parts = _narrow(atom.type, whole.view(np.float64).reshape(-1, 2), part.dtype.require_numpy().newbyteorder("<"))
+    return parts if atom.tail else parts.view(atom.base).reshape(-1)
 
 
 def _to_array(type: Type, items: Items) -> NDArray[Any]:
@@ -80,6 +95,14 @@ def _to_array(type: Type, items: Items) -> NDArray[Any]:
     return given
 
 
+def _widen(given: NDArray[Any]) -> NDArray[Any]:
+    """Numbers of ml_dtypes, most of which have the kind "V", as int64 or float64; other arrays as they are."""
+    if given.dtype.kind != "V" or given.dtype.type is np.void:
+        return given
+    with np.errstate(invalid="ignore"):  # converting a signaling NaN raises the flag
+        return given.astype(np.int64 if dtype_of(given.dtype).kind == "integer" else np.float64)
+
+
 def _convert(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> NDArray[Any]:
     if given.dtype.kind not in kinds or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
         raise refuse(type, given.tolist())
@@ -91,8 +114,6 @@ def _convert(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> 
 
 
 def _integers(type: Scalar, given: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
-    if given.dtype.kind == "V":
-        given = _convert(type, given, "V", np.dtype(np.int64))
     if given.dtype.kind not in "biuO" or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
         raise refuse(type, given.tolist()[0])
     _check_range(type, int(given.min()))
@@ -129,7 +150,7 @@ def _raw(type: Type, nbytes: int, item: Any) -> bytes:
         return unscaled_of(type, item).to_bytes(nbytes, "little", signed=True)
     if isinstance(type, FixedString) and isinstance(item, str):
         return _fixed_text(type, item)
-    if isinstance(type, Scalar) and type.dtype.name != "float128" and isinstance(item, int | np.integer):
+    if isinstance(type, Scalar) and type.dtype.name != "float128" and (is_integer(item) or isinstance(item, np.bool_)):
         _check_range(type, int(item))
         return int(item).to_bytes(nbytes, "little", signed=type.dtype.signed)
     carried = isinstance(type, FixedBytes | Complex) or (isinstance(type, Scalar) and type.dtype.name == "float128")
@@ -168,10 +189,7 @@ def array_to_atoms(atom: Atom, array: NDArray[Any]) -> Any:
     """A list of Python objects, one for each row of an array."""
     type = atom.type
     if isinstance(type, Scalar) and type.dtype.numpy is not None:
-        if array.dtype.kind == "V":  # ml_dtypes
-            with np.errstate(invalid="ignore"):  # converting a signaling NaN raises the flag
-                array = array.astype(np.int64 if type.dtype.kind == "integer" else np.float64)
-        return array.tolist()
+        return _widen(array).tolist()
     if isinstance(type, Complex) and not atom.tail:
         return array.tolist()
     if isinstance(type, Complex) and type.part.dtype.numpy is not None:

@@ -12,6 +12,7 @@ A plan is made once for each type. Knows types and sizes; knows no values and no
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
@@ -36,6 +37,7 @@ __all__ = [
     "fixed_nbytes",
     "parse_data_type",
     "plan_of",
+    "sizes_of",
     "void_error",
 ]
 
@@ -44,6 +46,8 @@ HUGE = 1 << 62
 OBJECTS_PER_BYTE = 64
 """Values without bytes that each byte of data allows, before they count against Limits.void_count."""
 
+_MAY_BE_SYMBOLIC = re.compile(r"[A-Z]|\.\.\.|->")
+"""The text of a symbolic type has a variable, dots or an arrow."""
 PATH_DEPTH = 256
 """Nodes below this depth have no path: the total length of paths grows with the square of the depth."""
 BLOCK_RANK = 60
@@ -160,7 +164,7 @@ def plan_of(type: Type) -> Plan:
 def parse_data_type(text: str, limits: Limits = DEFAULT) -> Type:
     """The type of a value that follows in a file: the canonical text of one that is not symbolic."""
     type = parse_canonical(text, limits)
-    if ty.symbolic(type):
+    if _MAY_BE_SYMBOLIC.search(text) and ty.symbolic(type):
         raise FormatError(f"{escape(text, longest=60)} is symbolic: no value has this type", rule="dynd.symbolic")
     return type
 
@@ -169,8 +173,25 @@ def fixed_nbytes(type: Type) -> int | None:
     """The serialized size of a value, if all values of the type have the same; elements have a byte or more."""
     block = ty.dense_parts(type)
     if block is None:
-        return plan_of(type).root.nbytes
+        return sizes_of(type).nbytes
     return max(1, block[0].bits // 8) * math.prod(block[1])
+
+
+def sizes_of(type: Type) -> Node:
+    """The root of a plan, for its sizes alone: what is one object in the type is one node, without a place."""
+    if ty.symbolic(type):
+        raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
+    known: dict[int, Node] = {}
+    stack = [type]
+    while stack:
+        children = _inside(stack[-1])
+        missing = {id(child): child for child in children if id(child) not in known}
+        if missing:
+            stack.extend(missing.values())
+        else:
+            inner = stack.pop()
+            known[id(inner)] = _node(inner, [known[id(child)] for child in children])
+    return known[id(type)]
 
 
 def _inside(type: Type) -> tuple[Type, ...]:

@@ -6,7 +6,7 @@ A value is stored as an integer. It is exported as the object that holds it exac
     time['s'|'ms'|'us']       datetime.time
     timedelta['s'|'ms'|'us']  datetime.timedelta
     datetime['s'|'ms'|'us']   datetime.datetime, aware if the type has a time zone
-    decimal[P, S]             decimal.Decimal with S digits behind the point
+    decimal[P, S]             decimal.Decimal with S digits after the point
     any of 'ns'               numpy.datetime64 (UTC, if there is a zone) or numpy.timedelta64
 
 A value out of range for Python's class (the year 10000) becomes NumPy's scalar; the
@@ -40,6 +40,7 @@ __all__ = [
     "counts_of_array",
     "decimal_of_unscaled",
     "from_iso",
+    "is_integer",
     "is_nat",
     "numpy_name",
     "numpy_unit_type",
@@ -79,9 +80,14 @@ def _check_bounds(type: Type, count: int, item: Any) -> int:
     return count
 
 
+def is_integer(item: Any) -> bool:
+    """Whether an object is an integer. NumPy's timedelta64 is a subclass of its integers, and none."""
+    return isinstance(item, int | np.integer) and not isinstance(item, np.timedelta64)
+
+
 def count_of(type: Temporal, item: Any) -> int:
     """The integer of a date, time or duration, given as any of the objects above."""
-    if isinstance(item, int | np.integer) and not isinstance(item, bool | np.timedelta64):
+    if is_integer(item) and not isinstance(item, bool):
         return _check_bounds(type, int(item), item)
     if isinstance(item, np.datetime64 | np.timedelta64):
         return int(counts_of_array(type, np.array([item]))[0])
@@ -238,7 +244,7 @@ def zone_name(zone: dt.tzinfo) -> str:
 
 def unscaled_of(type: Decimal, item: Any) -> int:
     """The integer of a decimal.Decimal or an int, which is the value times 10^S."""
-    if isinstance(item, int | np.integer) and not isinstance(item, bool):
+    if is_integer(item) and not isinstance(item, bool):
         item = PythonDecimal(int(item))
     if not isinstance(item, PythonDecimal) or not item.is_finite():
         raise refuse(type, item)

@@ -27,7 +27,7 @@ from tensorglot.dynd.export.dense import densify
 from tensorglot.dynd.link_columns import connect
 from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.value import Column, Lists, Value
-from tensorglot.errors import FormatError
+from tensorglot.errors import FormatError, add_tensor_to_errors
 from tensorglot.model.dtypes import BY_NAME, DType, pack
 from tensorglot.model.payload import LinkedSource, Memory, Span, as_bytes, buffers
 from tensorglot.model.subbyte import unpack_pieces
@@ -110,11 +110,8 @@ def from_tensor(tensor: Tensor) -> Value:
     plan = plan_of(tensor.type)
     if tensor.layout == "dense" and SERIALIZED not in tensor.parts:
         return _dense_value(tensor, plan)
-    try:
+    with add_tensor_to_errors(tensor.name):
         return _deserialize(tensor) if SERIALIZED in tensor.parts else from_parts(tensor)
-    except FormatError as error:
-        error.tensor = tensor.name
-        raise
 
 
 def _deserialize(tensor: Tensor) -> Value:

@@ -29,7 +29,7 @@ def hub_url(url: str) -> str:
     name, _, file = rest.partition("/")
     name, _, revision = name.partition("@")
     if not owner or not name:
-        raise InputError(f"'{escape(url)}' is not like hf://ORG/REPO@REVISION/file", rule="url.hub")
+        raise InputError(f"'{escape(url)}' is not of the form hf://ORG/REPO@REVISION/FILE", rule="url.hub")
     endpoint = os.environ.get("HF_ENDPOINT", _ENDPOINT).rstrip("/")
     where = quote(unquote(revision) or "main", safe="")
     return f"{endpoint}/{kind}{quote(owner)}/{quote(name)}/resolve/{where}/{quote(unquote(file))}"

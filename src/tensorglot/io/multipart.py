@@ -59,7 +59,7 @@ class MultipartUpload:
         body, _ = self._request("POST", {"uploads": ""})
         found = _UPLOAD_ID.search(body)
         if found is None:
-            raise RemoteError("the server began no upload", rule="remote.answer", path=self.address.name)
+            raise RemoteError("the server did not start the upload", rule="remote.answer", path=self.address.name)
         return replace(self, upload_id=unescape(found[1].decode("utf-8", "replace")))
 
     def send(self, number: int, data: bytes | bytearray | memoryview) -> str:

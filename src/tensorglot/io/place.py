@@ -25,12 +25,12 @@ class Place:
     """A path, the URL of an object, or the URL of a commit in a store. It can be used as a path (`os.PathLike`)."""
 
     text: str
-    """As the caller wrote it, for messages and for opening it; for `file://`, the path."""
+    """The path or URL as the caller wrote it, for messages and for opening it; for `file://`, the path."""
     absolute: str
     """The same, valid in any working directory."""
     remote: bool = False
     options: StorageOptions | None = None
-    """For the server; None for a path."""
+    """The storage options for the server of a URL; None for a path."""
 
     @classmethod
     def at(cls, path: str) -> Place:

@@ -358,7 +358,7 @@ def _scan_tensors(
     max_rank: cython.longlong,
     max_name: cython.longlong,
     columns: Columns,
-) -> cython.int:
+) -> cython.void:
     """Scans each tensor's name (in layout 1), dtype, shape, begin and end into the columns.
 
     After a fault, a thorough walk continues, but the columns are not used.
@@ -397,7 +397,7 @@ def _scan_tensors(
         if rank > cython.cast(cython.ulonglong, max_rank):
             cursor.note(LIMIT_RANK, start)
         if cursor.ended:
-            return 0
+            return
         if not columns.allocated:  # the first tensor
             columns.allocate()
             if named:
@@ -412,14 +412,13 @@ def _scan_tensors(
         elif end - begin != nbytes:
             cursor.note(SIZE, start)
         if cursor.ended:
-            return 0
+            return
         expected = end
         columns.code[row] = kept_code[code]
         columns.tensor_begin[row] = data + min(begin, last)
         columns.tensor_end[row] = data + min(end, last)
         columns.dim_offset[row + 1] = columns.filled
     cursor.row = -1
-    return 0
 
 
 @cython.cfunc
@@ -461,7 +460,7 @@ def _scan_dims(
 
 
 @cython.cfunc
-def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> cython.int:
+def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns) -> cython.void:
     """Layout 0: the map of names to the positions of their tensors; each position must occur exactly once."""
     start: cython.Py_ssize_t = cursor.position
     count: cython.ulonglong = cursor.varint()
@@ -474,7 +473,7 @@ def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns)
     if count > cython.cast(cython.ulonglong, (cursor.size - cursor.position) // 2):
         cursor.fail(COUNT, start)
     if cursor.ended:
-        return 0
+        return
     # Invariant: a row has a name if and only if an earlier pair has its number. A second pair is MAP_ALIAS; so if the
     # count is right and no pair is at fault, every row has exactly one name.
     for _ in range(cython.cast(cython.Py_ssize_t, count)):
@@ -491,9 +490,8 @@ def _scan_index_map(cursor: Cursor, max_name: cython.longlong, columns: Columns)
             columns.name_begin[target] = begin
             columns.name_end[target] = end
         if cursor.ended:
-            return 0
+            return
     cursor.named = False
-    return 0
 
 
 @cython.cfunc

@@ -118,7 +118,7 @@ class Walk:
     @cython.inline
     @cython.exceptval(check=False)
     def head(self) -> cython.int:
-        """Reads the head at the position and moves behind it: OK, or a fault."""
+        """Reads the head at the position and moves past it: OK, or a fault."""
         begin: cython.Py_ssize_t = self.pos
         end: cython.Py_ssize_t = head_end(self.p, begin, self.end)
         self.start = begin
@@ -233,7 +233,7 @@ class _Table:
     room: cython.Py_ssize_t
     row: cython.Py_ssize_t
     at: cython.Py_ssize_t
-    """The row to fill: `row`, or the spare row behind the columns if there is no room."""
+    """The row to fill: `row`, or the spare row after the columns if there is no room."""
 
     def __init__(self, columns: Any) -> None:
         record = columns.record

@@ -15,8 +15,8 @@ for each chunk. A delta has four sections; each starts at a byte, and its first 
 A gap is the number of unchanged elements before a change. A value is the zigzag difference minus one, since a
 difference of zero is no change.
 
-The bytes may be hostile. `patch` unpacks a whole delta to positions and differences first, and checks each section
-against its end and every position against the number of elements; only then it changes an element.
+The bytes may be hostile. `patch` checks each section against its end, and every position against the number of elements
+before it changes that element. If a delta turns out malformed, what was added so far is subtracted again.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if cython.compiled:
         bit_length,
         bits_at,
         longlongs_in,
-        longlongs_of,
         put_bits,
         put_uint,
         trailing_zeros,
         uchars_in,
         uchars_out,
         uint_at,
+        uints_of,
     )
 
 HEAD_NBYTES = 8
@@ -50,9 +50,9 @@ WIDTHS = (1, 2, 4)
 """Bytes of an element that a packed delta may have."""
 MOST = 1 << 19
 """The most elements that a packed delta changes."""
-CHANGE_NBYTES = 8
-"""Bytes of working memory that `patch` needs for each change of a delta: a position and a difference, four bytes each.
-The loops repeat the number 8, and that of the head: with a literal the compiler generates faster code."""
+CHANGE_NBYTES = 4
+"""Bytes of working memory that `patch` needs for each change of a delta: its position, for the exceptions.
+The loops repeat the number 4, and that of the head: with a literal the compiler generates faster code."""
 SPARE = 8
 """Readable bytes that must follow the last delta: bits are loaded eight bytes at a time."""
 _SPARE = cython.declare(cython.int, SPARE)
@@ -61,6 +61,8 @@ _MOST_BITS = cython.declare(cython.int, 20)
 """The most low bits of a gap, or of the number of changes between exceptions."""
 _LOADED_BITS = cython.declare(cython.int, 57)
 """Bits that `bits_at` returns at least: up to seven of the 64 that it loads lie before the position."""
+_ENOUGH_BITS = cython.declare(cython.int, 40)
+"""Nearly every exception has fewer bits. If fewer are left of a load, the next one is loaded."""
 
 
 def patch(
@@ -97,24 +99,19 @@ def patch(
     if cython.compiled:
         source: cython.p_const_uchar = uchars_in(data)
         stops: cython.p_const_longlong = longlongs_in(ends)
-        changes: cython.p_uchar = uchars_out(room if len(room) > 0 else out)  # without room no change is written
+        places: cython.p_uchar = uchars_out(room if len(room) > 0 else out)  # without room no position is written
         target: cython.p_uchar = uchars_out(out)
         size: cython.longlong = len(room)
-        found: cython.longlong = 0
+        fits: cython.bint = True
         with cython.nogil:
             for i in range(count):
-                found = _unpack(source, begin, stops[i] - rest, width, undo, elements, changes, size)
-                if found < 0:
+                fits = _apply(source, begin, stops[i] - rest, width, undo, elements, places, size, target)
+                if not fits:
                     break
-                # A compiler that knows the width makes one load, one addition and one store of an element.
-                if width == 2:
-                    _add(changes, found, 2, target)
-                else:
-                    _add(changes, found, width, target)
                 for at in range(rest):
                     target[elements * width + at] ^= source[stops[i] - rest + at]
                 begin = stops[i]
-        return bool(found >= 0)
+        return bool(fits)
     written, behind = np.frombuffer(out, f"<u{width}", elements), np.frombuffer(out, np.uint8)[len(out) - rest :]
     for end in np.frombuffer(ends, np.int64).tolist():
         unpacked = _unpack_with_numpy(memoryview(data)[begin : end - rest], width, elements)
@@ -132,56 +129,71 @@ def patch(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _unpack(
+def _apply(
     data: cython.p_const_uchar,
     begin: cython.longlong,
     end: cython.longlong,
     width: cython.Py_ssize_t,
     undo: cython.bint,
     elements: cython.longlong,
-    out: cython.p_uchar,
+    places: cython.p_uchar,
     room: cython.longlong,
-) -> cython.longlong:
-    """Writes the position of each change, and the number to add there, to `out`; returns the count of changes.
+    target: cython.p_uchar,
+) -> cython.bint:
+    """Applies the delta in the bytes `begin` to `end`; False, and nothing is changed, if it is malformed.
 
-    -1 if the delta is malformed, or needs more than `room` bytes.
+    `places` has `room` bytes, for the positions of the changes.
     """
     head: cython.ulonglong = bits_at(data, 8 * begin)
     low_bits: cython.longlong = head >> 4 & 31
     value_bits: cython.longlong = head >> 9 & 63
     count: cython.longlong = head >> 20 & 0x1FFFFF
+    exceptions: cython.longlong = head >> 41 & 0x1FFFFF
+    highs: cython.longlong
     at: cython.longlong
     if (
         cython.cast(cython.Py_ssize_t, head & 15) != width
         or low_bits > _MOST_BITS
         or value_bits > 8 * width
+        or cython.cast(cython.longlong, head >> 15 & 31) > _MOST_BITS
+        or exceptions > count
         or head >> 62 != 0
         or count > elements
         or count > _MOST
-        or count * 8 > room
+        or count * 4 > room
     ):
-        return -1
+        return False
     begin += 8
-    at = begin + (count * (low_bits + value_bits) + 7) // 8
-    if at > end:
-        return -1
+    highs = begin + (count * (low_bits + value_bits) + 7) // 8
+    if highs > end:
+        return False
     # Arguments that are literals shorten the loop. Training changes most elements by 1 or -1, one bit each.
-    if value_bits == 1 and not undo:
-        at = _unpack_changes(data, begin, at, end, count, low_bits, 1, False, elements, out)
-    elif not undo:
-        at = _unpack_changes(data, begin, at, end, count, low_bits, value_bits, False, elements, out)
+    if width == 2 and value_bits == 1 and not undo:
+        at = _add_changes(data, begin, highs, end, count, low_bits, 1, False, elements, places, 2, target)
+    elif width == 2:
+        at = _add_changes(data, begin, highs, end, count, low_bits, value_bits, undo, elements, places, 2, target)
     else:
-        at = _unpack_changes(data, begin, at, end, count, low_bits, value_bits, undo, elements, out)
-    if at < 0 or _unpack_exceptions(data, begin, at, end, count, head, width, undo, out) != end:
-        return -1
-    return count
+        at = _add_changes(data, begin, highs, end, count, low_bits, value_bits, undo, elements, places, width, target)
+    if at < 0:
+        count = -1 - at
+        exceptions = 0
+    else:
+        at = _add_exceptions(data, begin, at, end, count, head, exceptions, undo, places, width, target)
+        if at == end:
+            return True
+        if at < 0:
+            exceptions = -1 - at
+    # Undo what was added before the fault.
+    at = _add_changes(data, begin, highs, end, count, low_bits, value_bits, not undo, elements, places, width, target)
+    _add_exceptions(data, begin, at, end, count, head, exceptions, not undo, places, width, target)
+    return False
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _unpack_changes(
+def _add_changes(
     data: cython.p_const_uchar,
     begin: cython.longlong,
     at: cython.longlong,
@@ -191,128 +203,155 @@ def _unpack_changes(
     value_bits: cython.longlong,
     undo: cython.bint,
     elements: cython.longlong,
-    out: cython.p_uchar,
+    places: cython.p_uchar,
+    width: cython.Py_ssize_t,
+    target: cython.p_uchar,
 ) -> cython.longlong:
-    """Unpacks all changes as if there were no exceptions; returns where the high gaps end, or -1.
+    """Adds `count` changes as if there were no exceptions, and writes their positions; returns where the high gaps end.
 
-    The low bits are in the bytes `begin` to `at`, the high gaps begin at `at` and end before `end`.
+    The low bits are in the bytes `begin` to `at`, the high gaps begin at `at` and end before `end`. After a fault,
+    returns -1 minus the number of changes that were added.
     """
     mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
     value_mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
+    each: cython.longlong = low_bits + value_bits
+    together: cython.longlong = _LOADED_BITS // max(1, each)
     bits: cython.ulonglong
-    both: cython.ulonglong
+    fields: cython.ulonglong = 0
+    left: cython.longlong = 0
     low: cython.longlong = 8 * begin
     bit: cython.longlong = 0
-    here: cython.longlong = 0
-    done: cython.longlong = 0
-    lows: cython.longlong = 0
-    position: cython.longlong = -1
+    here: cython.longlong
+    step: cython.longlong = 1 - (cython.cast(cython.longlong, 1) << low_bits)
+    sum: cython.longlong = -step
+    position: cython.longlong
+    first: cython.p_uchar = places
+    last: cython.p_uchar = places + 4 * count
     if count == 0:
         return at
-    # Invariant: done < count, and `done` ones lie before `bit`. There are here - done zeros before the one at `here`,
-    # the sum of the high gaps so far; `lows` is the sum of the low bits. Positions ascend, so the last one tells
-    # whether all are elements. The low bits of a change, at most 20 and 32, are among those that `bits_at` returns.
+    # Invariant: `places` has the positions of the changes before, one for each one before `bit`. `fields` has the low
+    # bits of the next `left` changes, at most 20 and 32 each. Of n changes, the high gaps are the n zeros less than
+    # `here` before the one at `here`, so the position is (here - n << low_bits) + n + the sum of the low bits.
     while at + bit // 8 < end:
         bits = bits_at(data, 8 * at + bit)
         while bits:
+            if left == 0:
+                fields = bits_at(data, low)
+                low += together * each
+                left = together
+            left -= 1
             here = bit + trailing_zeros(bits)
             bits &= bits - 1
-            both = bits_at(data, low)
-            lows += both & mask
-            position = ((here - done) << low_bits) + lows + done
-            low += low_bits + value_bits
-            put_uint(out, 0, position)
-            _put_value(out, 0, both >> low_bits & value_mask, undo)
-            out += 8
-            done += 1
-            if done == count:
+            sum += cython.cast(cython.longlong, fields & mask) + step
+            position = (here << low_bits) + sum
+            if position >= elements:
+                return -1 - (places - first) // 4
+            put_uint(places, 0, position)
+            add_to(target + position * width, _change(fields >> low_bits & value_mask, undo), width)
+            fields >>= each
+            places += 4
+            if places == last:
                 at += here // 8 + 1
-                return at if at <= end and position < elements else -1
+                return at if at <= end else -1 - count
         bit += 64
-    return -1
+    return -1 - (places - first) // 4
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_value(out: cython.p_uchar, at: cython.longlong, value: cython.ulonglong, undo: cython.bint) -> cython.void:
-    """Writes what change number `at` adds to its element: the difference that `value` stands for, or minus that."""
+def _change(value: cython.ulonglong, undo: cython.bint) -> cython.uint:
+    """What is added to an element: the difference that `value` stands for, or minus that."""
     minus: cython.ulonglong = undo
     value += 1
     value = (value >> 1) ^ (0 - (value & 1))
-    put_uint(out, at * 8 + 4, (value ^ (0 - minus)) + minus)
+    return cython.cast(cython.uint, (value ^ (0 - minus)) + minus)
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _unpack_exceptions(
+def _add_exceptions(
     data: cython.p_const_uchar,
     lows: cython.longlong,
     at: cython.longlong,
     end: cython.longlong,
     count: cython.longlong,
     head: cython.ulonglong,
-    width: cython.Py_ssize_t,
+    exceptions: cython.longlong,
     undo: cython.bint,
-    out: cython.p_uchar,
+    places: cython.p_const_uchar,
+    width: cython.Py_ssize_t,
+    target: cython.p_uchar,
 ) -> cython.longlong:
-    """Replaces the values of more than `value_bits` bits; returns where the section ends, or -1.
+    """Adds the bits from `value_bits` on of the first `exceptions` values that have more; returns where they end.
 
-    The section begins at byte `at`, the low bits of all changes at byte `lows`.
+    The section begins at byte `at`, the low bits of all changes at byte `lows`. After a fault, returns -1 minus the
+    number of exceptions that were added.
     """
     value_bits: cython.longlong = head >> 9 & 63
     low_bits: cython.longlong = head >> 15 & 31
-    left: cython.longlong = head >> 41 & 0x1FFFFF
     gap_bits: cython.longlong = head >> 4 & 31
+    done: cython.longlong
     bit: cython.longlong = 8 * at
     stop: cython.longlong = 8 * end
     position: cython.longlong = -1
     passed: cython.longlong
     zeros: cython.longlong
+    used: cython.longlong
     bits: cython.ulonglong
+    low: cython.ulonglong
     value: cython.ulonglong
+    held: cython.ulonglong = 0
+    have: cython.longlong = 0
+    top: cython.ulonglong = cython.cast(cython.ulonglong, 1) << 63
     mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
     low_mask: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
-    if left > count or low_bits > _MOST_BITS:
-        return -1
-    # Invariant: bit <= stop, so that eight bytes can be loaded there; position < count.
-    while left > 0:
+    # Invariant: bit <= stop, so that eight bytes can be loaded there; `held` has `have` bits from there on, and above
+    # them anything; position < count.
+    for done in range(exceptions):
         # Nearly always both codes of an exception are among the bits of one load. The highest bit, which is never
         # part of them then, gives `trailing_zeros` something to find.
-        bits = bits_at(data, bit) | cython.cast(cython.ulonglong, 1) << 63
+        if have < _ENOUGH_BITS:
+            held = bits_at(data, bit)
+            have = _LOADED_BITS
+        bits = held | top
         passed = trailing_zeros(bits)
         bits = bits >> passed >> 1
         value = bits & low_mask
-        bits = bits >> low_bits | cython.cast(cython.ulonglong, 1) << 63
+        bits = bits >> low_bits | top
         zeros = trailing_zeros(bits)
-        if passed + 1 + low_bits + 2 * zeros + 1 <= _LOADED_BITS:
-            bit += passed + 1 + low_bits + 2 * zeros + 1
+        used = passed + 1 + low_bits + 2 * zeros + 1
+        if used <= have:
             position += 1 + (passed << low_bits) + cython.cast(cython.longlong, value)
+            bits = bits >> zeros >> 1
             value = cython.cast(cython.ulonglong, 1) << zeros
-            value |= bits >> zeros >> 1 & (value - 1)
+            value |= bits & (value - 1)
+            held = bits >> zeros
+            have -= used
+            bit += used
         else:
+            have = 0
             passed = _zeros(data, bit, end)
             bit += passed + 1 + low_bits
             if passed < 0 or bit > stop:
-                return -1
+                return -1 - done
             position += 1 + (passed << low_bits)
             position += cython.cast(cython.longlong, bits_at(data, bit - low_bits) & low_mask)
             zeros = _zeros(data, bit, end)
             bit += 2 * zeros + 1
             if zeros < 0 or zeros > 31:
-                return -1
+                return -1 - done
             value = cython.cast(cython.ulonglong, 1) << zeros
             if bit <= stop:
                 value |= bits_at(data, bit - zeros) & (value - 1)
         if bit > stop or position >= count or value_bits + zeros >= 8 * width:
-            return -1
-        value <<= value_bits
-        value |= bits_at(data, 8 * lows + position * (gap_bits + value_bits)) >> gap_bits & mask
-        _put_value(out, position, value, undo)
-        left -= 1
+            return -1 - done
+        low = bits_at(data, 8 * lows + position * (gap_bits + value_bits)) >> gap_bits & mask
+        value = value << value_bits | low
+        add_to(target + uint_at(places, position * 4) * width, _change(value, undo) - _change(low, undo), width)
     return (bit + 7) // 8
 
 
@@ -330,19 +369,6 @@ def _zeros(data: cython.p_const_uchar, bit: cython.longlong, end: cython.longlon
             return bit + trailing_zeros(bits) - begin
         bit += 64 - (bit & 7)
     return -1
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _add(
-    changes: cython.p_const_uchar, count: cython.longlong, width: cython.Py_ssize_t, target: cython.p_uchar
-) -> cython.void:
-    """Adds what `_unpack` has written. It has checked the positions."""
-    i: cython.longlong
-    for i in range(count):
-        add_to(target + uint_at(changes, i * 8) * width, uint_at(changes, i * 8 + 4), width)
 
 
 def pack(
@@ -372,14 +398,16 @@ def pack(
             target[i] = 0
         target[0] = width
         return 8
-    numbers = np.empty(2 * count, np.int64)
+    numbers = np.empty(3 * count, np.uint32)
     places: cython.p_const_longlong = longlongs_in(positions)
     planes: cython.p_const_uchar = uchars_in(values)
-    both: cython.p_longlong = longlongs_of(numbers)
+    words: cython.p_uint = uints_of(numbers)
     room: cython.longlong = len(out)
     size: cython.longlong
     with cython.nogil:
-        size = _pack(places, planes, both, both + count, count, width, target, room)
+        size = -1
+        if _numbers_of(places, planes, count, width, words, words + count):
+            size = _pack(words, words + count, words + 2 * count, count, width, target, room)
     return int(size)
 
 
@@ -387,40 +415,104 @@ def pack(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _pack(
+def _numbers_of(
     places: cython.p_const_longlong,
     planes: cython.p_const_uchar,
-    gaps: cython.p_longlong,
-    values: cython.p_longlong,
+    count: cython.longlong,
+    width: cython.Py_ssize_t,
+    gaps: cython.p_uint,
+    values: cython.p_uint,
+) -> cython.bint:
+    """Writes gaps, and differences minus one; False if a gap is negative or too large, or a difference is zero."""
+    i: cython.longlong
+    plane: cython.Py_ssize_t
+    gap: cython.ulonglong
+    value: cython.ulonglong
+    wrong: cython.ulonglong = 0
+    before: cython.longlong = -1
+    for i in range(count):
+        gap = places[i] - before - 1
+        before = places[i]
+        gaps[i] = cython.cast(cython.uint, gap)
+        wrong |= gap >> 20
+    for i in range(count):
+        value = planes[i]
+        for plane in range(1, width):
+            value |= cython.cast(cython.ulonglong, planes[plane * count + i]) << (8 * plane)
+        value -= 1
+        values[i] = cython.cast(cython.uint, value)
+        wrong |= value >> 63
+    return wrong == 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _pack(
+    gaps: cython.p_uint,
+    values: cython.p_uint,
+    chosen: cython.p_uint,
     count: cython.longlong,
     width: cython.Py_ssize_t,
     out: cython.p_uchar,
     room: cython.longlong,
 ) -> cython.longlong:
+    """Packs changes; returns the number of bytes, or -1 if there is no room. `chosen` is room for `count` numbers."""
     i: cython.longlong
-    plane: cython.Py_ssize_t
+    last: cython.longlong = -1
+    exceptions: cython.longlong = 0
+    value_bits: cython.longlong = _best_value_bits(values, count, width)
+    for i in range(count):
+        chosen[exceptions] = i
+        exceptions += cython.cast(cython.ulonglong, values[i]) >> value_bits != 0
+    low_bits: cython.longlong = _best_bits(gaps, count)
+    passed_bits: cython.longlong = max(0, bit_length(11 * count // (16 * exceptions + 1)) - 1)
+    lows: cython.longlong = (count * (low_bits + value_bits) + 7) // 8
+    highs: cython.longlong = (_unary(gaps, count, low_bits) + 7) // 8
+    bits: cython.longlong = 0
+    for i in range(exceptions):
+        bits += (chosen[i] - last - 1 >> passed_bits) + passed_bits
+        bits += 2 * bit_length(cython.cast(cython.ulonglong, values[chosen[i]]) >> value_bits)
+        last = chosen[i]
+    size: cython.longlong = 8 + lows + highs + (bits + 7) // 8
+    # Every store writes eight bytes. Those behind the end of a section are zeros, and belong to the next section,
+    # which is written later, or are among the last eight of the room.
+    if size + 8 > room:
+        return -1
+    head: cython.ulonglong = width | low_bits << 4 | value_bits << 9 | passed_bits << 15 | count << 20
+    put_bits(out, head | cython.cast(cython.ulonglong, exceptions) << 41)
+    _pack_lows(gaps, values, count, low_bits, value_bits, out + 8)
+    _pack_highs(gaps, count, low_bits, out + 8 + lows)
+    for i in range(8 + lows + highs, size):
+        out[i] = 0
+    _pack_exceptions(chosen, values, exceptions, value_bits, passed_bits, out + 8 + lows + highs)
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _best_value_bits(values: cython.p_uint, count: cython.longlong, width: cython.Py_ssize_t) -> cython.longlong:
+    """The number of low bits of a value with which the delta is smallest.
+
+    An exception costs its gamma code, and the number of changes since the last one, which is estimated from the mean.
+    """
+    i: cython.longlong
     bits: cython.longlong
     longer: cython.longlong
     extra: cython.longlong
-    size: cython.longlong
+    chosen: cython.longlong = 0
     best: cython.longlong = -1
-    value_bits: cython.longlong = 0
-    exceptions: cython.longlong = 0
-    lengths = cython.declare(cython.longlong[40])
-    for i in range(40):
+    # Four tables: an increment of a number waits for the one before, if that was of the same number.
+    lengths = cython.declare(cython.longlong[160])
+    for i in range(160):
         lengths[i] = 0
-    longer = -1
     for i in range(count):
-        gaps[i] = places[i] - longer - 1
-        longer = places[i]
-        values[i] = -1
-        for plane in range(width):
-            values[i] += cython.cast(cython.longlong, planes[plane * count + i]) << (8 * plane)
-        if values[i] < 0 or gaps[i] < 0 or gaps[i] >= 1 << 20:
-            return -1
-        lengths[bit_length(values[i])] += 1
-    # Choose the number of low bits of a value by the total size. An exception costs its gamma code, and the number of
-    # changes since the last one, which is estimated from the mean.
+        lengths[4 * (bit_length(2 * cython.cast(cython.ulonglong, values[i]) + 1) - 1) + (i & 3)] += 1
+    for i in range(40):
+        lengths[i] = lengths[4 * i] + lengths[4 * i + 1] + lengths[4 * i + 2] + lengths[4 * i + 3]
     for bits in range(8 * width + 1):
         longer = 0
         extra = 0
@@ -430,67 +522,125 @@ def _pack(
         extra += longer * (2 + bit_length(count // (longer + 1)))
         if best < 0 or count * bits + extra < best:
             best = count * bits + extra
-            value_bits = bits
-            exceptions = longer
-    low_bits: cython.longlong = _best_bits(gaps, count)
-    passed_bits: cython.longlong = max(0, bit_length(11 * count // (16 * exceptions + 1)) - 1)
-    size = 8 + (count * (low_bits + value_bits) + 7) // 8 + (_unary(gaps, count, low_bits) + 7) // 8
-    best = 0
-    longer = -1
-    for i in range(count):
-        if values[i] >> value_bits:
-            best += (i - longer - 1 >> passed_bits) + 1 + passed_bits + 2 * bit_length(values[i] >> value_bits) - 1
-            longer = i
-    size += (best + 7) // 8
-    if size + 8 > room:
-        return -1
-    for i in range(size):
-        out[i] = 0
-    # `size` is the sum of the sections, so every bit that is set from here on lies inside of it.
-    _put(out, 0, width | low_bits << 4 | value_bits << 9 | passed_bits << 15 | count << 20, 41)
-    _put(out, 41, exceptions, 21)
-    # Low bits are gathered in `word`, of which `bits` < 8 do not fill a byte yet. Every store writes eight bytes, of
-    # which those behind the gathered bits are zeros; there is room for them, since size + 8 <= room.
-    word: cython.ulonglong = 0
-    low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
-    value_low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
-    at: cython.p_uchar = out + 8
-    bits = 0
-    for i in range(count):
-        word |= ((gaps[i] & low) | (values[i] & value_low) << low_bits) << bits
-        bits += low_bits + value_bits
-        put_bits(at, word)
-        at += bits >> 3
-        word >>= bits & 56
-        bits &= 7
-    bits = 8 * (8 + (count * (low_bits + value_bits) + 7) // 8)
-    for i in range(count):
-        bits = _put(out, bits + (gaps[i] >> low_bits), 1, 1)
-    bits = (bits + 7) // 8 * 8
-    longer = -1
-    for i in range(count):
-        if values[i] >> value_bits:
-            best = i - longer - 1
-            longer = i
-            bits = _put(out, bits + (best >> passed_bits), 1, 1)
-            bits = _put(out, bits, best & ((1 << passed_bits) - 1), passed_bits)
-            best = values[i] >> value_bits
-            extra = bit_length(best) - 1
-            bits = _put(out, bits + extra, 1, 1)
-            bits = _put(out, bits, best & ((cython.cast(cython.longlong, 1) << extra) - 1), extra)
-    return size
+            chosen = bits
+    return chosen
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _best_bits(numbers: cython.p_longlong, count: cython.longlong) -> cython.longlong:
-    """The number of low bits with which the Rice codes of these numbers are shortest, searched from the mean on."""
+def _pack_lows(
+    gaps: cython.p_uint,
+    values: cython.p_uint,
+    count: cython.longlong,
+    low_bits: cython.longlong,
+    value_bits: cython.longlong,
+    out: cython.p_uchar,
+) -> cython.void:
+    i: cython.longlong = 0
+    end: cython.longlong
+    used: cython.longlong
+    each: cython.longlong = low_bits + value_bits
+    together: cython.longlong = 56 // max(1, each)
+    low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << low_bits) - 1
+    value_low: cython.ulonglong = (cython.cast(cython.ulonglong, 1) << value_bits) - 1
+    word: cython.ulonglong
+    pending: cython.ulonglong = 0
+    bits: cython.longlong = 0
+    # Invariant: `pending` has the last `bits` < 8 bits, which do not fill a byte; at most 56 are added at once.
+    while i < count:
+        word = 0
+        used = 0
+        end = min(count, i + together)
+        while i < end:
+            word |= ((gaps[i] & low) | (values[i] & value_low) << low_bits) << used
+            used += each
+            i += 1
+        pending |= word << bits
+        bits += used
+        put_bits(out, pending)
+        out += bits >> 3
+        pending >>= bits & 56
+        bits &= 7
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _pack_highs(
+    gaps: cython.p_uint, count: cython.longlong, low_bits: cython.longlong, out: cython.p_uchar
+) -> cython.void:
     i: cython.longlong
-    total: cython.longlong = 0
+    bit: cython.longlong = 0
+    word: cython.ulonglong = 0
+    # Invariant: `word` has the ones among the last `bit` <= 64 bits.
     for i in range(count):
-        total += numbers[i]
+        bit += gaps[i] >> low_bits
+        while bit >= 64:
+            put_bits(out, word)
+            out += 8
+            word = 0
+            bit -= 64
+        word |= cython.cast(cython.ulonglong, 1) << bit
+        bit += 1
+    put_bits(out, word)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _pack_exceptions(
+    chosen: cython.p_uint,
+    values: cython.p_uint,
+    count: cython.longlong,
+    value_bits: cython.longlong,
+    passed_bits: cython.longlong,
+    out: cython.p_uchar,
+) -> cython.void:
+    """Writes the exceptions where there are zeros."""
+    i: cython.longlong
+    passed: cython.longlong
+    extra: cython.longlong
+    last: cython.longlong = -1
+    mask: cython.longlong = (cython.cast(cython.longlong, 1) << passed_bits) - 1
+    value: cython.ulonglong
+    pending: cython.ulonglong = 0
+    bits: cython.longlong = 0
+    # Invariant: the ones of `pending` are among the last `bits` bits, which end with any number of zeros. After a
+    # store fewer than 8 are left: then a code of up to 21 bits and 31 zeros, or one of up to 32 bits, is added.
+    for i in range(count):
+        passed = chosen[i] - last - 1
+        last = chosen[i]
+        value = cython.cast(cython.ulonglong, values[last]) >> value_bits
+        extra = bit_length(value) - 1
+        bits += passed >> passed_bits
+        put_bits(out, pending)
+        out += bits >> 3
+        pending = pending >> (bits & 56) if bits < 64 else 0
+        bits &= 7
+        pending |= cython.cast(cython.ulonglong, (passed & mask) << 1 | 1) << bits
+        bits += 1 + passed_bits + extra
+        put_bits(out, pending)
+        out += bits >> 3
+        pending >>= bits & 56
+        bits &= 7
+        value ^= cython.cast(cython.ulonglong, 1) << extra
+        pending |= (value << 1 | 1) << bits
+        bits += 1 + extra
+    if count > 0:
+        put_bits(out, pending)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _best_bits(numbers: cython.p_uint, count: cython.longlong) -> cython.longlong:
+    """The number of low bits with which the Rice codes of these numbers are shortest, searched from the mean on."""
+    total: cython.longlong = _unary(numbers, count, 0) - count
     bits: cython.longlong = min(_MOST_BITS, max(0, bit_length(11 * total // (16 * count)) - 1))
     size: cython.longlong = _unary(numbers, count, bits) + count * bits
     other: cython.longlong
@@ -515,28 +665,13 @@ def _best_bits(numbers: cython.p_longlong, count: cython.longlong) -> cython.lon
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _unary(numbers: cython.p_longlong, count: cython.longlong, bits: cython.longlong) -> cython.longlong:
+def _unary(numbers: cython.p_uint, count: cython.longlong, bits: cython.longlong) -> cython.longlong:
     """The number of bits that the numbers take in unary, without their low bits."""
     i: cython.longlong
     total: cython.longlong = count
     for i in range(count):
         total += numbers[i] >> bits
     return total
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put(out: cython.p_uchar, bit: cython.longlong, value: cython.ulonglong, bits: cython.longlong) -> cython.longlong:
-    """Writes a value of so many bits at a bit position, where there are zeros; returns the position behind it."""
-    at: cython.longlong = bit >> 3
-    value <<= bit & 7
-    while value:
-        out[at] |= value & 255
-        value >>= 8
-        at += 1
-    return bit + bits
 
 
 # Interpreted

@@ -267,7 +267,7 @@ def _call(code: cython.int, first: Any, second: Any, names: dict[str, Any], pair
 @cython.inline
 @cython.exceptval(check=False)
 def _argument_nbytes(code: cython.int) -> cython.Py_ssize_t:
-    """The bytes of the number behind an opcode."""
+    """The bytes of the number after an opcode."""
     if code in (BININT1, BINGET, BINPUT, LONG1, SHORT_BINUNICODE):
         return 1
     if code in (BINUNICODE, LONG_BINGET, LONG_BINPUT):

@@ -27,9 +27,11 @@ if cython.compiled:
         longlongs_out,
         put_uint,
         same,
+        trailing_zeros,
         uchars_in,
         uchars_out,
         uint_at,
+        ushort_at,
         word,
     )
 else:
@@ -37,9 +39,8 @@ else:
 
 LONGEST = 255
 """The byte of `gaps` that skips this many elements, and names none."""
-SPARE = 8
-"""Entries of `positions` behind the last one that `differences` may overwrite: it tests the elements of a word of
-eight bytes at once, up to eight of them."""
+SPARE = 64
+"""Entries of `positions` behind the last one that `differences` may overwrite: it compares 64 elements at once."""
 COLUMNS = 6
 """Numbers that describe one delta in the table that `patch` is given."""
 _LONGEST = cython.declare(cython.int, LONGEST)
@@ -404,7 +405,7 @@ def _merge_differences(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _find_by_words(
+def _find_in_blocks(
     new: cython.p_const_uchar,
     old: cython.p_const_uchar,
     elements: cython.Py_ssize_t,
@@ -412,33 +413,43 @@ def _find_by_words(
     places: cython.p_longlong,
     most: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """`differences` of elements whose width divides eight bytes; the number of positions found, or -1 for too many.
+    """`differences` of elements of 1, 2, 4 or 8 bytes; the number of positions found, or -1 for too many.
 
-    Equal words are skipped. Within a word that differs there is no branch, which could not be predicted.
+    64 elements are compared by vector instructions, and the results gathered in one word: its ones are those that
+    differ. A branch for each element, or for a few of them, could not be predicted.
     """
-    lanes: cython.Py_ssize_t = 8 // width
-    mask: cython.ulonglong = ~cython.cast(cython.ulonglong, 0) >> (64 - 8 * width)
+    flags = cython.declare(cython.uchar[64])
     unlike: cython.ulonglong
-    i: cython.Py_ssize_t = 0
-    lane: cython.Py_ssize_t
+    gather: cython.ulonglong = 0x0102040810204080  # moves the lowest bit of byte i to bit 56 + i
+    block: cython.Py_ssize_t
+    i: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
-    words: cython.Py_ssize_t = elements // lanes
-    # Invariant: i <= words, `places` has the `count` <= most positions below i * lanes that differ.
-    while True:
-        while i < words and word(new, 8 * i) == word(old, 8 * i):
-            i += 1
-        if i == words:
-            break
-        unlike = little(new, 8 * i, 8) ^ little(old, 8 * i, 8)
-        # Every lane writes its position at `count`, and only one that differs advances `count`. As count <= most before
-        # the word, at most _SPARE entries behind `most` are written.
-        for lane in range(lanes):
-            places[count] = i * lanes + lane
-            count += ((unlike >> (8 * width * lane)) & mask) != 0
-        i += 1
+    a: cython.p_const_uchar = new
+    b: cython.p_const_uchar = old
+    # Invariant: `places` has the `count` <= most positions below 64 * block that differ, and a block adds at most
+    # _SPARE = 64. Both buffers have the 64 elements from `a` and `b` on.
+    for block in range(elements // 64):
+        for i in range(64):
+            if width == 1:
+                flags[i] = a[i] != b[i]
+            elif width == 2:
+                flags[i] = ushort_at(a, 2 * i) != ushort_at(b, 2 * i)
+            elif width == 4:
+                flags[i] = uint_at(a, 4 * i) != uint_at(b, 4 * i)
+            else:
+                flags[i] = word(a, 8 * i) != word(b, 8 * i)
+        a += 64 * width
+        b += 64 * width
+        unlike = 0
+        for i in range(8):
+            unlike |= (little(flags, 8 * i, 8) * gather >> 56) << (8 * i)
+        while unlike:
+            places[count] = 64 * block + trailing_zeros(unlike)
+            unlike &= unlike - 1
+            count += 1
         if count > most:
             return -1
-    return _find(new, old, words * lanes, elements, width, places, count, most)
+    return _find(new, old, elements // 64 * 64, elements, width, places, count, most)
 
 
 @cython.cfunc
@@ -501,15 +512,15 @@ def differences(
         new: cython.p_const_uchar = uchars_in(data)
         old: cython.p_const_uchar = uchars_in(base)
         with cython.nogil:
-            # A compiler that knows the width unrolls the loop over a word.
+            # A compiler that knows the width makes vector instructions of the comparison.
             if width == 1:
-                count = _find_by_words(new, old, elements, 1, places, most)
+                count = _find_in_blocks(new, old, elements, 1, places, most)
             elif width == 2:
-                count = _find_by_words(new, old, elements, 2, places, most)
+                count = _find_in_blocks(new, old, elements, 2, places, most)
             elif width == 4:
-                count = _find_by_words(new, old, elements, 4, places, most)
+                count = _find_in_blocks(new, old, elements, 4, places, most)
             elif width == 8:
-                count = _find_by_words(new, old, elements, 8, places, most)
+                count = _find_in_blocks(new, old, elements, 8, places, most)
             else:
                 count = _find(new, old, 0, elements, width, places, 0, most)
             # Invariant: used <= i + places[i] // _LONGEST, for which `gaps` has room. A count of -1 skips the loop.

@@ -120,6 +120,10 @@ cdef inline unsigned char* uchars_of(object array) except? NULL:
     return <unsigned char*>_memory(array, 1)
 
 
+cdef inline unsigned int* uints_of(object array) except? NULL:
+    return <unsigned int*>_memory(array, 4)
+
+
 cdef inline long long* longlongs_of(object array) except? NULL:
     return <long long*>_memory(array, 8)
 
@@ -165,6 +169,12 @@ cdef inline unsigned long long little(const unsigned char* data, Py_ssize_t at, 
 cdef inline unsigned long long word(const unsigned char* data, Py_ssize_t at) noexcept nogil:
     cdef unsigned long long value
     memcpy(&value, data + at, 8)
+    return value
+
+
+cdef inline unsigned short ushort_at(const unsigned char* data, Py_ssize_t at) noexcept nogil:
+    cdef unsigned short value
+    memcpy(&value, data + at, 2)
     return value
 
 

@@ -1,6 +1,6 @@
 """The wire format of Protocol Buffers: the fields of a message, and the dense tensors of an ONNX graph as columns.
 
-Both stop before a field whose head is not all there and before any that breaks a rule, and
+Both scans stop before a field whose head is not all there and before any that breaks a rule, and
 leave that to the caller, who has the messages. So do tensors that have anything unusual.
 """
 
@@ -191,6 +191,36 @@ def scan_tensors(
     return base + position, left
 
 
+def text_pair(data: bytes) -> tuple[str, str] | None:
+    """The texts of the fields 1 and 2 of a message, "" for one that it lacks; None if it has anything else."""
+    raw: cython.p_const_uchar = data
+    size: cython.Py_ssize_t = len(data)
+    position: cython.Py_ssize_t = 0
+    after: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    key: cython.ulonglong
+    value: cython.ulonglong
+    texts: list[Any] = [None, None]
+    # Invariant: the fields before `position` are done; a byte is read only below `size`.
+    while position < size:
+        after = _end(raw, position, size, size)
+        if after < 0:
+            return None
+        key = _value(raw, position, after)
+        first = _end(raw, after, size, size)
+        if (key != (1 << 3 | _BYTES) and key != (2 << 3 | _BYTES)) or first < 0:
+            return None
+        value = _value(raw, after, first)
+        position = _contents_end(key, value, first, size)
+        if position < 0 or texts[(key >> 3) - 1] is not None:
+            return None
+        try:
+            texts[(key >> 3) - 1] = data[first:position].decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+    return texts[0] or "", texts[1] or ""
+
+
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
@@ -216,7 +246,7 @@ def _number_end(
     limit: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Where the number behind a key ends: a varint, a length, or nothing; -1 as `_end`."""
+    """Where the number after a key ends: a varint, a length, or nothing; -1 as `_end`."""
     if key & 7 == _VARINT or key & 7 == _BYTES:
         return _end(raw, at, limit, size)
     return at

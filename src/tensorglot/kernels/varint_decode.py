@@ -43,6 +43,7 @@ _OPTION = cython.declare(cython.longlong, varints.OPTION)
 _SEQUENCE = cython.declare(cython.longlong, varints.SEQUENCE)
 _REPEAT = cython.declare(cython.longlong, varints.REPEAT)
 _CHAR = cython.declare(cython.longlong, varints.CHAR)
+_EDGE = cython.declare(cython.longlong, varints.EDGE)
 _MORE = cython.declare(cython.int, varints.MORE)
 _GROW = cython.declare(cython.int, varints.GROW)
 _HELP = cython.declare(cython.int, varints.HELP)
@@ -216,6 +217,8 @@ class Decoder:
             return self.repeat(node)
         if op == _CHAR:
             return self.chars(node)
+        if op == _EDGE:
+            return self.edges(node)
         self.counts[self.top] -= 1
         self.wanted = self.column_of[node]
         return _HELP
@@ -454,6 +457,17 @@ class Decoder:
             left -= 1
         self.counts[self.top] = left
         return answer
+
+    @cython.cfunc
+    def edges(self, node: cython.Py_ssize_t) -> cython.int:
+        """Notes the position in the input."""
+        column: Column = self.column(node)
+        if column.fill == column.capacity:
+            return self.grow(node, self.counts[self.top])
+        column.positions[column.fill] = self.at
+        column.fill += 1
+        self.counts[self.top] -= 1
+        return 0
 
     def request(self) -> tuple[int, int]:
         """After GROW: the column, and the most elements that it needs. After HELP: the column of the BOX."""

@@ -19,6 +19,7 @@ SEQUENCE = 4  # one value of each child
 REPEAT = 5  # a fixed number of values of the child
 CHAR = 6  # one UTF-8 character
 BOX = 7  # one value that the caller decodes or encodes
+EDGE = 8  # no bytes: the position in the input is added to a column; only to decode
 
 # Answers.
 DONE = 0

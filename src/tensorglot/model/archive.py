@@ -64,7 +64,9 @@ class Verifier(Protocol):
         """The check for the payload of a row; None if there is nothing to compare."""
         ...
 
-    def compare(self, index: Index, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]) -> None:
+    def compare(
+        self, index: Index, source: Source | None, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]
+    ) -> None:
         """Compares the checksums of raw rows with their concatenated bytes; row i ends at stops[i].
 
         Does not remember that they passed.
@@ -75,8 +77,8 @@ class Verifier(Protocol):
 class Archive(Mapping[str, Tensor]):
     """The tensors of one file, by name. Closing it closes the file.
 
-    An archive that was opened by path or from bytes can be pickled: the other side
-    opens it again, so what travels is the name, not the contents.
+    An archive that was opened from a path, a URL or bytes can be pickled. Unpickling opens it
+    again: the path is sent, and no tensor.
     """
 
     def __init__(
@@ -133,7 +135,7 @@ class Archive(Mapping[str, Tensor]):
             "attributes": dict(tensor.attributes),
             "parts": {
                 part_name: {
-                    "dtype": part.dtype.name if part.dtype is not None else part.unknown_dtype,
+                    "dtype": part.dtype_name,
                     "shape": list(part.shape),
                     "nbytes": part.nbytes,
                     "encoding": part.encoding,
@@ -295,7 +297,7 @@ class Archive(Mapping[str, Tensor]):
         if found < len(rows):
             return None
         if self.verifier is not None and index.checksums is not None:
-            self.verifier.compare(index, rows, joined.data, stops)
+            self.verifier.compare(index, self.source, rows, joined.data, stops)
         return joined.data
 
     def _is_special(self, rows: NDArray[np.int64]) -> bool:

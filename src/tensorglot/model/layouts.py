@@ -32,12 +32,14 @@ __all__ = [
     "LAYOUTS",
     "MX",
     "QUANT_GROUP",
+    "SPARSE",
     "Arrangement",
     "Piece",
     "arrange",
     "assemble",
     "check_values",
     "describe_codes",
+    "described_by",
     "replace_attributes",
     "user_attributes",
 ]
@@ -46,6 +48,7 @@ CSR = "zt.sparse_csr/1"
 COO = "zt.sparse_coo/1"
 QUANT_GROUP = "zt.quant_group/1"
 MX = "zt.mx/1"
+SPARSE = (CSR, COO)
 GGML = "gguf."
 """Prefix of the layouts of GGML's block types; only the reader of GGUF knows the contents of a block."""
 
@@ -96,6 +99,11 @@ def user_attributes(index: Index, tensor: int) -> list[str]:
     layout = index.layouts.get(tensor)
     description = () if layout is None else DESCRIPTION.get(layout.name, ())
     return [key for key in index.attributes.get(tensor, ()) if key not in description]
+
+
+def described_by(layout: str) -> frozenset[str]:
+    """The attributes that describe the parts of a layout."""
+    return frozenset(DESCRIPTION.get(layout, ()))
 
 
 def replace_attributes(layout: str, own: Mapping[str, Any], new: Mapping[str, Any], tensor: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.cached import cached_property
-from tensorglot.errors import InputError
+from tensorglot.errors import FormatError, InputError
 from tensorglot.kernels import names as kernel
 from tensorglot.limits import DEFAULT
 
@@ -42,6 +42,13 @@ class Names(Sequence[str]):
                 return position
             seen.add(name)
         return None
+
+    def refuse_duplicates(self, rule: str, offset: int, end: int) -> None:
+        """Refuses a name that occurs twice. The text is at `offset` of the file, which has no names after `end`."""
+        twice = self.first_duplicate()
+        if twice is not None:
+            at = offset + min(int(self._begins[twice]), end)
+            raise FormatError("duplicate tensor name", rule=rule, offset=at, tensor=self[twice])
 
     def find(self, name: str) -> int | None:
         """The position of a name, by a linear scan; None if there is no such name."""

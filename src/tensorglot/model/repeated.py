@@ -5,8 +5,6 @@ A file of a few hundred bytes could otherwise describe terabytes, one name at a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,38 +48,38 @@ def check_shared(index: Index, stored: int, limits: Limits, format: str, *, raw_
     `raw_freely` the usual bound applies only to tensors that decode to more than their stored
     bytes; all shared tensors together then have a bound that no honest file exceeds.
     """
-    groups = list(_rows_by_source(index))
-    if not groups:
+    found = _rows_to_compare(index)
+    if found is None:
         return
+    rows, files = found
     sizes = index.ends - index.begins
     if raw_freely:
-        shared, alone, _ = _count(index, groups)
+        shared, alone, _ = _count(index, rows, files)
         check_repeated(shared - NAMES * alone, alone, limits, format, spare=SHARED_SPARE_NBYTES)
         larger = np.array([row for row, nbytes in index.decoded_nbytes.items() if nbytes > sizes[row]], np.int64)
         if not larger.size:
             return
-        groups = [(elsewhere, rows[np.isin(rows, larger, kind="table")]) for elsewhere, rows in groups]
-    shared, alone, other = _count(index, groups)
+        kept = np.isin(rows, larger, kind="table")
+        rows, files = rows[kept], files[kept]
+    shared, alone, other = _count(index, rows, files)
     check_repeated(shared - NAMES * alone, stored + other, limits, format)
 
 
-def _count(index: Index, groups: list[tuple[bool, NDArray[np.int64]]]) -> tuple[int, int, int]:
+def _count(index: Index, rows: NDArray[np.int64], files: NDArray[np.int64]) -> tuple[int, int, int]:
     """Decoded bytes of rows that begin inside another, of all other rows, and stored bytes of the latter elsewhere."""
-    shared = alone = other = 0
     stored = index.ends - index.begins
     sizes = stored.copy()
     for row, nbytes in index.decoded_nbytes.items():
         sizes[row] = min(nbytes, _INT64_MAX)
-    for elsewhere, rows in groups:
-        # By begin, longer rows first: a row shares bytes if it begins before the furthest end so far.
-        order = rows[np.lexsort((-index.ends[rows], index.begins[rows]))]
-        inside = np.zeros(len(order), np.bool_)
-        inside[1:] = index.begins[order[1:]] < np.maximum.accumulate(index.ends[order])[:-1]
-        shared += _total(sizes[order[inside]])
-        alone += _total(sizes[order[~inside]])
-        if elsewhere:
-            other += _total(stored[order[~inside]])
-    return shared, alone, other
+    # By file and begin, longer rows first: a row shares bytes if it begins before the furthest end so far in its file.
+    order = np.lexsort((-index.ends[rows], index.begins[rows], files))
+    rows, files = rows[order], files[order]
+    ends, ranks = np.unique(index.ends[rows], return_inverse=True)
+    # Ends as their ranks, above all of the files before: the largest so far is one of the same file, for all files.
+    furthest = np.maximum.accumulate(files * len(rows) + ranks.reshape(-1))
+    inside = np.zeros(len(rows), np.bool_)
+    inside[1:] = (files[1:] == files[:-1]) & (index.begins[rows[1:]] < ends[furthest[:-1] % max(1, len(rows))])
+    return _total(sizes[rows[inside]]), _total(sizes[rows[~inside]]), _total(stored[rows[~inside & (files > 0)]])
 
 
 def _total(sizes: NDArray[np.int64]) -> int:
@@ -89,18 +87,23 @@ def _total(sizes: NDArray[np.int64]) -> int:
     return (int((sizes >> 32).sum()) << 32) + int((sizes & 0xFFFFFFFF).sum())
 
 
-def _rows_by_source(index: Index) -> Iterator[tuple[bool, NDArray[np.int64]]]:
-    """For each file its rows, and whether it is another file than the index's. Rows in memory are left out."""
+def _rows_to_compare(index: Index) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Rows and the number of the file of each, 0 for the index's; None if no row can share bytes with another.
+
+    Rows in memory are left out.
+    """
     if index.payloads is None and not index.sources:
         begins, ends = index.begins, index.ends
         if np.count_nonzero(begins[1:] < ends[:-1]):  # rows in order without overlap, the common case, share nothing
             order = begins.argsort(kind="stable")
             if np.count_nonzero(begins[order[1:]] < ends[order[:-1]]):  # else none is inside another
-                yield False, order
-        return
-    found: dict[Source | None, list[int]] = {}
-    for row in range(len(index.dtypes)):
-        if index.payloads is None or index.payloads[row] is None:
-            found.setdefault(index.sources.get(row), []).append(row)
-    for source, rows in found.items():
-        yield source is not None, np.array(rows, np.int64)
+                return order, np.zeros(len(order), np.int64)
+        return None
+    numbers: dict[Source, int] = {}
+    files = np.zeros(len(index.dtypes), np.int64)
+    for row, source in index.sources.items():
+        files[row] = numbers.setdefault(source, len(numbers) + 1)
+    if index.payloads is None:
+        return np.arange(len(files)), files
+    rows = np.array([row for row, payload in enumerate(index.payloads) if payload is None], np.int64)
+    return rows, files[rows]

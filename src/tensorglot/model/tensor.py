@@ -90,6 +90,12 @@ class Part:
     checksum_decoded: bool = False
     """The checksum covers the decoded bytes, not the stored ones."""
     unknown_dtype: str | None = None
+    """The file's name for an unknown element type."""
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of the element type, or the file's name if it is unknown."""
+        return self.unknown_dtype or "?" if self.dtype is None else self.dtype.name
 
     @property
     def encoding(self) -> str:
@@ -373,11 +379,13 @@ class Tensor(Exporter):
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
+        """NumPy's type of the elements, ml_dtypes included; None if the tensor is not dense or NumPy has no type."""
         part = self.parts.get("data") if self.layout == "dense" else None
         return part.dtype.numpy if part is not None and part.dtype is not None else None
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The sizes of the leading fixed dimensions; all dimensions of a dense tensor."""
         if self.declared is None:
             return self.parts["data"].shape
         from tensorglot.model.types.algebra import leading
@@ -409,10 +417,12 @@ class Tensor(Exporter):
 
     @property
     def encoding(self) -> str:
+        """How the first part is stored: `raw`, or the name of its compression or other encoding."""
         return next(iter(self.parts.values())).encoding
 
     @property
     def checksum(self) -> str | None:
+        """The checksum of the first part, as `algorithm:digest`; None if it has none."""
         return next(iter(self.parts.values())).checksum
 
     @property
@@ -583,8 +593,7 @@ class Tensor(Exporter):
     def __repr__(self) -> str:
         part = self.parts.get("data") if self.layout == "dense" else None
         if part is not None:
-            kind = part.dtype.name if part.dtype is not None else escape(part.unknown_dtype or "?")
-            what = f"{kind}{list(part.shape)}"
+            what = f"{escape(part.dtype_name)}{list(part.shape)}"
         else:
             what = f"{escape(self.layout)} {self.type}"
         name = f"{escape(self.name, longest=60)}: " if self.name else ""

@@ -32,7 +32,7 @@ from tensorglot.model.tensor import Tensor
 from tensorglot.operations.open import Opened, OpenOptions, open_source
 from tensorglot.providers import provided
 
-__all__ = ["Given", "as_archive", "collect", "flatten", "named_tensor"]
+__all__ = ["MEMORY", "Given", "as_archive", "collect", "flatten", "named_tensor"]
 
 Given: TypeAlias = "Opened | Mapping[str, Any]"
 

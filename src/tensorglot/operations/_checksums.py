@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, IntegrityError, UnsupportedError, escape
+from tensorglot.io.local import BaseSource
 from tensorglot.memory import SCRATCH_NBYTES, allocate, scratch
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
@@ -53,12 +54,14 @@ class Once:
         codec = index.codecs.get(row)
         encoding = None if codec is None else codec.name
         key = id(source), int(index.begins[row]), int(index.ends[row]), checksum, encoding
-        return _Check(self, key, index.checksum_is_decoded(row), tensor)
+        return _Check(self, key, index.checksum_is_decoded(row), tensor, _path_of(source))
 
-    def compare(self, index: Index, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]) -> None:
+    def compare(
+        self, index: Index, source: Source | None, rows: NDArray[np.int64], joined: memoryview, stops: NDArray[np.int64]
+    ) -> None:
         made = self._rows
         if made is None or made[0] is not index:
-            made = self._rows = index, RowChecks(index, required=self.required)
+            made = self._rows = index, RowChecks(index, source, required=self.required)
         made[1].compare(Rows(joined, rows, np.append(0, stops[:-1]), stops))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -66,18 +69,28 @@ class Once:
         return partial(Once, required=self.required), ()
 
 
+def _path_of(source: Source | None) -> str | None:
+    """The file of a source. With several files, the tensor alone would not say which is damaged."""
+    return source.path if isinstance(source, BaseSource) else None
+
+
 class _Running:
     """The running checksum of a row or a payload. Does nothing if there is no checksum that can be verified."""
 
-    def __init__(self, text: str | None, tensor: str, offset: int, *, required: bool) -> None:
+    def __init__(self, text: str | None, tensor: str, offset: int, path: str | None, *, required: bool) -> None:
         self._tensor = tensor
         self._offset = offset
+        self._path = path
         expected = None if text is None else checksums.parse(text, tensor)
         self.expected = None if expected is None or expected.digest is None else expected
         if self.expected is None and required:
             what = "no checksum" if text is None else f"checksum '{escape(text, longest=40)}' cannot be verified here"
             raise IntegrityError(
-                f"{what}, and verify='require' needs one", rule="verify.absent", tensor=tensor, offset=offset
+                f"{what}, and verify='require' needs one",
+                rule="verify.absent",
+                tensor=tensor,
+                offset=offset,
+                path=path,
             )
         self._hasher = None if self.expected is None else checksums.hasher(self.expected.algorithm)
 
@@ -91,15 +104,16 @@ class _Running:
 
     def compare(self, digest: bytes) -> None:
         if self.expected is not None and digest != self.expected.digest:
-            raise _mismatch(self.expected, self._tensor, self._offset)
+            raise _mismatch(self.expected, self._tensor, self._offset, self._path)
 
 
-def _mismatch(expected: checksums.Checksum, tensor: str, offset: int) -> IntegrityError:
+def _mismatch(expected: checksums.Checksum, tensor: str, offset: int, path: str | None = None) -> IntegrityError:
     return IntegrityError(
         f"checksum mismatch: the bytes do not match their {expected.algorithm}",
         rule="checksum.mismatch",
         tensor=tensor,
         offset=offset,
+        path=path,
     )
 
 
@@ -111,6 +125,7 @@ class _Check:
     key: Key
     decoded: bool
     tensor: str
+    path: str | None
 
     @property
     def strict(self) -> bool:
@@ -121,11 +136,11 @@ class _Check:
             return False
         expected = self._running().expected
         if expected is not None and self.key in self.once.failed:
-            raise _mismatch(expected, self.tensor, self.key[1])
+            raise _mismatch(expected, self.tensor, self.key[1], self.path)
         return expected is not None
 
     def _running(self) -> _Running:
-        return _Running(self.key[3], self.tensor, self.key[1], required=self.strict)
+        return _Running(self.key[3], self.tensor, self.key[1], self.path, required=self.strict)
 
     @contextmanager
     def _remembered(self) -> Iterator[None]:
@@ -189,7 +204,7 @@ def row_checks(archive: Archive) -> RowChecks | None:
     verifier, index = archive.verifier, archive.index
     if verifier is None or (index.checksums is None and not verifier.required):
         return None
-    return RowChecks(index, required=verifier.required)
+    return RowChecks(index, archive.source, required=verifier.required)
 
 
 class Rows(NamedTuple):
@@ -212,8 +227,9 @@ class Rows(NamedTuple):
 class RowChecks:
     """Compares the checksums of raw rows of an index while their bytes are read. Keeps no results."""
 
-    def __init__(self, index: Index, *, required: bool) -> None:
+    def __init__(self, index: Index, source: Source | None, *, required: bool) -> None:
         self._index = index
+        self._source = source
         self._required = required
         self._texts = [None] * len(index.dtypes) if index.checksums is None else index.checksums
         self._numbers = checksums.numbers(self._texts)
@@ -232,14 +248,18 @@ class RowChecks:
         if wrong.size:
             row = int(held.rows[wrong[0]])
             name = self._index.name_of(row)
-            raise _mismatch(checksums.parse(self._texts[row] or "", name), name, int(self._index.begins[row]))
+            declared = checksums.parse(self._texts[row] or "", name)
+            raise _mismatch(declared, name, int(self._index.begins[row]), self._path(row))
 
     def running(self, row: int) -> _Running:
         name, offset = self._index.name_of(row), int(self._index.begins[row])
-        return _Running(self._texts[row], name, offset, required=self._required)
+        return _Running(self._texts[row], name, offset, self._path(row), required=self._required)
+
+    def _path(self, row: int) -> str | None:
+        return _path_of(self._index.sources.get(row, self._source))
 
     def follower(self, rows: Rows) -> InOrder:
-        """For memory that is being filled with the rows."""
+        """Compares the rows while their memory is being filled."""
         return InOrder(_RowFollower(self, rows))
 
 

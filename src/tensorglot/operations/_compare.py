@@ -20,7 +20,7 @@ from tensorglot.model.tensor import Part
 from tensorglot.operations._elements import BLOCK_COUNT, PIECE_COUNT, blocks, elements
 from tensorglot.operations._jsonable import Record
 
-__all__ = ["EXACT", "Comparison", "Tolerance", "compare", "compare_streams"]
+__all__ = ["EXACT", "Comparison", "Tolerance", "compare", "compare_streams", "has_numbers"]
 
 Array = NDArray[Any]
 
@@ -88,7 +88,7 @@ EXACT = Tolerance()
 
 def compare(one: Part, two: Part, tensor: str, tolerance: Tolerance = EXACT) -> Comparison:
     """Compares every element, in bounded memory. The parts have one shape; their types may differ."""
-    if _numbers(one) and _numbers(two):
+    if has_numbers(one) and has_numbers(two):
         return compare_streams(elements(one, tensor), elements(two, tensor), tolerance)
     opaque = Comparison(0, largest_absolute=None, largest_relative=None)
     return compare_streams(_opaque(one), _opaque(two), tolerance, opaque)
@@ -118,7 +118,8 @@ def _same_bytes(x: Array, y: Array) -> bool:
     )
 
 
-def _numbers(part: Part) -> bool:
+def has_numbers(part: Part) -> bool:
+    """Whether the elements are of a type that NumPy has."""
     return part.dtype is not None and part.dtype.numpy is not None
 
 

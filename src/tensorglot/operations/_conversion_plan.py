@@ -19,7 +19,7 @@ from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes,
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
-from tensorglot.model.layouts import user_attributes
+from tensorglot.model.layouts import SPARSE, described_by, user_attributes
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
 from tensorglot.operations._jsonable import Record, field_dict
@@ -39,7 +39,7 @@ from tensorglot.operations.quantize import Scheme, scheme_of, why_not
 
 __all__ = ["Action", "ConvertOptions", "Loss", "LossKind", "Plan", "Step", "make_plan"]
 
-LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "ties", "layout", "dtype", "name"]
+LossKind: TypeAlias = Literal["metadata", "attributes", "checksum", "ties", "layout", "dtype", "name", "shape"]
 Action: TypeAlias = Literal["copy", "decode", "swap", "cast", "dequantize", "quantize"]
 """Keep the stored bytes, decompress them, swap their byte order, change their type, compute the real values, or round
 them to small integers with scales."""
@@ -79,9 +79,9 @@ class Step(Record):
     """Types: of elements, or of the whole value where it is not dense."""
     shape: tuple[int, ...]
     stored_nbytes: int
-    """In the source."""
+    """Bytes in the source."""
     nbytes: int
-    """In the target, before any compression."""
+    """Bytes in the target, before any compression."""
     tied: str | None = None
     """An earlier tensor of the target that has the same bytes in the source."""
     scheme: str | None = None
@@ -96,7 +96,7 @@ class Plan(Record):
     target: str
     """Formats."""
     save: SaveOptions
-    """With the checksum algorithm of each tensor in the source if the caller did not choose one."""
+    """Options for writing; if the caller chose no checksum, each tensor has the algorithm that it has in the source."""
     metadata: Mapping[str, Any] | None
     steps: tuple[Step, ...]
     losses: tuple[Loss, ...]
@@ -154,7 +154,7 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
     save = options.save
     automatic = isinstance(save.checksum, str) and save.checksum == AUTO
     metadata = index.metadata if options.metadata is None else options.metadata
-    metadata = _expressible_metadata(metadata, spec, losses)
+    metadata = _expressible_metadata(metadata, spec, version, losses)
     schemes = _settle_schemes(index, names, every, options.quantize)
     planner = _Planner(index, spec, version, new_dtype, schemes)
     if automatic and not spec.checksums_in(version):
@@ -162,7 +162,7 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
         losses += () if options.sums else planner.find_checksum_losses(names)
     steps: list[Step] = []
     for old, new in new_names.items():
-        found = list(planner.find_losses(old))
+        found = list(planner.find_losses(old, new))
         if not spec.names:
             found += _name_losses(spec, old, new, bool(steps))
             new = UNNAMED
@@ -196,13 +196,13 @@ def _name_losses(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss
 
 
 def _expressible_metadata(
-    metadata: Mapping[str, Any] | None, spec: Format, losses: list[Loss]
+    metadata: Mapping[str, Any] | None, spec: Format, version: str, losses: list[Loss]
 ) -> Mapping[str, Any] | None:
     """The metadata that the target can store: none, text, or any values."""
     if metadata is not None:
         check_mapping(metadata, "metadata", "save.metadata")
     if metadata and spec.metadata == "any":
-        faults = spec.metadata_faults(metadata)
+        faults = spec.metadata_faults(metadata, version)
         losses += [
             Loss("metadata", f"{spec.name} cannot store the metadata '{escape(key)}': {fault}")
             for key, fault in faults.items()
@@ -219,7 +219,7 @@ def _expressible_metadata(
             kept[key] = value
             continue
         try:
-            kept[key] = json.dumps(value, ensure_ascii=False)
+            kept[key] = json.dumps(value, ensure_ascii=False, allow_nan=False)
             became = "becomes JSON text"
         except (TypeError, ValueError):
             became = "is left out"
@@ -280,7 +280,6 @@ class _Planner:
         self._first_rows: list[int] = index.row_offsets.tolist()
         self._nbytes: list[int] = index.nbytes.tolist()
         self._shapes = index.shapes
-        self._attributes_lost = bool(index.attributes) and not spec.attributes
         self._stored: list[int] = (index.ends - index.begins).tolist()
         self._dtypes = [None if code == UNKNOWN else TABLE[code] for code in index.dtypes.tolist()]
 
@@ -298,10 +297,59 @@ class _Planner:
             text = f"{target} cannot store the checksums of the source; a sidecar can: sums=True or --sums"
             yield Loss("checksum", text)
 
-    def find_losses(self, name: str) -> Iterator[Loss]:
-        """What the target cannot store of a tensor."""
-        index, spec = self._index, self._spec
+    def find_losses(self, name: str, new_name: str) -> Iterator[Loss]:
+        """What the target cannot store of a tensor; of one that is left out, only the reasons for that."""
         position = self._positions[name]
+        fatal = list(self._type_losses(name, position)) or list(self._other_fault(name, position, new_name))
+        yield from fatal or (self._attribute_losses(name, position) if position in self._index.attributes else ())
+
+    def _other_fault(self, name: str, position: int, new_name: str) -> Iterator[Loss]:
+        """The loss of a tensor whose name or shape the target cannot store."""
+        find = self._spec.container.tensor_fault
+        if find is None:
+            return
+        layout, row = self._index.layouts.get(position), self._first_rows[position]
+        shape = self._shapes[row] if layout is None else leading(layout.type)[0]
+        fault = find(new_name, shape, None if layout is not None else self._dtype_of(name, row), self._version)
+        if fault is not None:
+            message = f"{self._spec.name} cannot store the tensor: {fault.message}"
+            yield Loss("name" if fault.rule == "name" else "shape", message, name, fatal=True)
+
+    def _values_row(self, position: int) -> int | None:
+        """The row whose elements are values of the tensor: that of a dense one, or one part of a sparse one."""
+        layout, rows = self._index.layouts.get(position), self._rows(position)
+        if layout is None:
+            return rows[0]
+        names = self._index.part_names
+        return rows[list(names[rows.start : rows.stop]).index("values")] if layout.name in SPARSE and names else None
+
+    def _dtype_of(self, name: str, row: int) -> DType | None:
+        """The new element type of a row with values; None if it is unknown."""
+        old = self._dtypes[row]
+        return (self._new_dtype and self._new_dtype(name, old)) or old
+
+    def _attribute_losses(self, name: str, position: int) -> Iterator[Loss]:
+        index, spec = self._index, self._spec
+        layout, scheme = index.layouts.get(position), self._schemes.get(name)
+        own = user_attributes(index, position)
+        if not spec.attributes:
+            if own:
+                fields = ", ".join(map(escape, own))
+                yield Loss("attributes", f"{spec.name} cannot store attributes: {fields}", name)
+            return
+        if scheme is not None:
+            for key in described_by(scheme.layout).intersection(own):
+                yield Loss("attributes", f"the attribute '{key}' describes how the tensor is quantized", name)
+        row = self._first_rows[position]
+        new = self._dtype_of(name, row) if layout is None else self._real_dtype(name, layout)
+        dtype = new.name if new is not None else None if layout is not None else index.unknown_dtypes[row]
+        attributes = {key: index.attributes[position][key] for key in own}
+        for key, fault in spec.attribute_faults(attributes, dtype if scheme is None else None, self._version).items():
+            yield Loss("attributes", f"{spec.name} cannot store the attribute '{escape(key)}': {fault}", name)
+
+    def _type_losses(self, name: str, position: int) -> Iterator[Loss]:
+        """Losses of a tensor whose layout or element type the target cannot store."""
+        index, spec = self._index, self._spec
         layout = index.layouts.get(position)
         scheme = self._schemes.get(name)
         if scheme is not None:
@@ -317,14 +365,11 @@ class _Planner:
             hint = "; cast it to a float type to convert its real values" if can_dequantize(layout.name) else ""
             yield Loss("layout", f"{spec.name} cannot store layout '{escape(layout.name)}'{hint}", name, fatal=True)
             return
-        if self._attributes_lost and (lost := user_attributes(index, position)):
-            fields = ", ".join(map(escape, lost))
-            yield Loss("attributes", f"{spec.name} cannot store attributes: {fields}", name)
         if layout is not None and layout.name.startswith(f"{spec.name}."):
             return  # the format's own layout: its parts are not tensors there and need no element type of the format
+        values = self._values_row(position)
         for row in self._rows(position):
-            old = self._dtypes[row]
-            new = (self._new_dtype and self._new_dtype(name, old)) or old
+            new = self._dtype_of(name, row) if row == values else self._dtypes[row]
             if new is None:
                 unknown = index.unknown_dtypes[row]
                 if self._format != spec.name or not spec.keeps(self._version, unknown):
@@ -355,6 +400,13 @@ class _Planner:
                 shape = leading(layout.type)[0]
                 nbytes = real.nbytes(math.prod(shape))
                 return Step(old, new, "dequantize", layout.name, real.name, shape, stored, nbytes)
+            values = self._values_row(position)
+            cast = values is not None and self._new_dtype and self._new_dtype(old, self._dtypes[values])
+            if values is not None and cast:
+                count = math.prod(self._shapes[values])
+                nbytes = sum(self._nbytes[row] for row in rows if row != values) + cast.nbytes(count)
+                shape = leading(layout.type)[0]
+                return Step(old, new, "cast", index.dtype_name(values), cast.name, shape, stored, nbytes)
             type_ = str(layout.type)
             action: Action = "decode" if any(row in index.codecs for row in rows) else "copy"
             return Step(old, new, action, type_, type_, (), stored, sum(self._nbytes[row] for row in rows))

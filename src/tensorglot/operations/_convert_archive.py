@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensorglot.containers.table import named
 from tensorglot.errors import TruncatedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index
+from tensorglot.model.layouts import SPARSE, user_attributes
 from tensorglot.model.payload import as_bytes, buffers
 from tensorglot.model.tensor import Tensor
+from tensorglot.model.types.algebra import dense
 from tensorglot.operations._cast import Cast, CastCodec, cast_tensor
 from tensorglot.operations._conversion_plan import Plan, Step
 from tensorglot.operations.quantize import Quantization, QuantizeCodec, quantize_tensor, scheme_of
@@ -47,9 +50,9 @@ def make_archive(
             made[step.target] = _compute(tensor, step, strict=strict, executor=executor)
         computed, codecs[step.source] = made[step.tied or step.target]
         order[at] = len(index.names) + len(codecs) - 1  # the computed tensors follow those of the source
-        # Attributes that say how a tensor is quantized say nothing of its real values.
-        own = tensor.attributes if step.action == "cast" else computed.attributes
-        computed_rows.append(replace(computed, name=step.target, attributes=own))
+        # Attributes that say how a tensor was quantized say nothing of its new values.
+        own = {key: tensor.attributes[key] for key in user_attributes(index, index.positions[step.source])}
+        computed_rows.append(replace(computed, name=step.target, attributes={**own, **computed.attributes}))
     if computed_rows:
         builder = IndexBuilder(archive.limits, "convert")
         for tensor in computed_rows:
@@ -62,7 +65,20 @@ def make_archive(
         metadata=plan.metadata,
         attributes=kept.attributes if attributes else {},
     )
+    if attributes and any(loss.kind == "attributes" for loss in plan.losses):
+        kept = replace(kept, attributes=_storable_attributes(kept, plan.target))
     return archive.with_index(kept), codecs
+
+
+def _storable_attributes(index: Index, target: str) -> dict[int, Mapping[str, Any]]:
+    """The attributes that a format can store, by position."""
+    spec, version = named(target)
+    storable: dict[int, Mapping[str, Any]] = {}
+    for position, attributes in index.attributes.items():
+        dtype = None if position in index.layouts else index.dtype_name(index.rows(position)[0])
+        faults = spec.attribute_faults(attributes, dtype, version or "")
+        storable[position] = {key: value for key, value in attributes.items() if key not in faults}
+    return storable
 
 
 def accounts_of(codecs: Mapping[str, CastCodec | QuantizeCodec]) -> list[Account]:
@@ -90,5 +106,11 @@ def _compute(
     """The tensor in another type, or quantized."""
     if step.scheme is not None:
         return quantize_tensor(tensor, scheme_of(step.scheme), step.target)
-    part, codec = cast_tensor(tensor, BY_NAME[step.new], strict=strict, executor=executor)
+    new = BY_NAME[step.new]
+    if tensor.layout in SPARSE:
+        values = Tensor(tensor.name, {"data": tensor.parts["values"]})
+        part, codec = cast_tensor(values, new, strict=strict, executor=executor)
+        parts = {**tensor.parts, "values": part}
+        return Tensor(step.target, parts, tensor.layout, dense(new, tensor.shape)), codec
+    part, codec = cast_tensor(tensor, new, strict=strict, executor=executor)
     return Tensor(step.target, {"data": part}), codec

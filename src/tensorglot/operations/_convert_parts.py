@@ -32,7 +32,7 @@ from tensorglot.wire import checksums
 if TYPE_CHECKING:
     from tensorglot.io.multipart import MultipartUpload
 
-__all__ = ["Elsewhere", "upload_converted"]
+__all__ = ["WorkerConversion", "upload_converted"]
 
 T = TypeVar("T")
 _PART_NBYTES = 8 << 20
@@ -67,7 +67,7 @@ class _Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class WorkerConversion:
     """A conversion whose rows are made by workers."""
 
     executor: Executor
@@ -91,22 +91,22 @@ class Elsewhere:
 
 
 def upload_converted(
-    elsewhere: Elsewhere,
+    conversion: WorkerConversion,
     upload: MultipartUpload,
     layout: Iterator[RowPlace | memoryview] | RowsFirst,
     expect: str | None,
 ) -> list[Account]:
     """Uploads the archive of a plan by workers. Returns an account of each tensor that was cast or quantized."""
-    converted, plan = elsewhere.converted, elsewhere.plan
+    converted, plan = conversion.converted, conversion.plan
     least = max(_PART_NBYTES, -(-int(converted.index.nbytes.sum()) // _MOST_PARTS))
     ended = layout if isinstance(layout, RowsFirst) else None
     spans = list(_cut(_segments(converted, plan, layout, max(JOB_NBYTES, least)), least, last=ended is None))
-    sent = elsewhere.sent_plan
+    sent = conversion.sent_plan
     begun = upload.begin()
     try:
-        jobs = ((*_own_steps(span, sent), elsewhere.strict, begun) for span in spans)
+        jobs = ((*_own_steps(span, sent), conversion.strict, begun) for span in spans)
         accounts, etags, digests = [], [], []
-        for sent_span in elsewhere.run(_upload_span, jobs, [sum(span.sizes) for span in spans]):
+        for sent_span in conversion.run(_upload_span, jobs, [sum(span.sizes) for span in spans]):
             accounts += sent_span.accounts
             etags += sent_span.etags
             digests += sent_span.digests

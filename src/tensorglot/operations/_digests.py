@@ -73,7 +73,7 @@ def digest_rows(
     algorithm: str,
     seen: Callable[[int], None] = lambda nbytes: None,
 ) -> bytes:
-    """The digests of many rows of a source, each up to READ_NBYTES, one behind the other."""
+    """The digests of many rows of a source, each up to READ_NBYTES, concatenated."""
     # Rows that begin in the same READ_NBYTES of the source are one read of at most twice as much.
     order = np.argsort(begins, kind="stable")
     windows = begins[order] // READ_NBYTES

@@ -45,11 +45,6 @@ Buckets: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.
 """Lower ends, upper ends and counts, in order."""
 
 
-def _kept_buckets(blocks: Sequence[NDArray[np.float64]]) -> Buckets:
-    values, counts = np.unique(np.concatenate(blocks), return_counts=True)
-    return values, values, counts
-
-
 class _ValueCounts:
     """How often each value of an element type of at most 16 bits occurs."""
 
@@ -203,7 +198,8 @@ class Distribution:
         elif self._values is not None:
             buckets = [self._values.buckets()]
         else:
-            buckets = [_kept_buckets([values for _, values in self._kept or ()])]
+            values, counts = np.unique(np.concatenate([values for _, values in self._kept or ()]), return_counts=True)
+            buckets = [(values, values, counts)]
         return [_Finder(*each, self.low, self.high) for each in buckets]
 
     def quantiles(self, shares: Sequence[float]) -> list[float]:

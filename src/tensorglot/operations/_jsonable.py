@@ -21,6 +21,7 @@ class Record:
     __slots__ = ()
 
     def to_dict(self) -> dict[str, Any]:
+        """The value as `json.dumps` takes it."""
         return field_dict(self)
 
     def _repr_html_(self) -> str:

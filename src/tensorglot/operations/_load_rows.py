@@ -110,7 +110,8 @@ def _load(
     pieces, scattered = _reads(places, begins, tails, buffers, order, checks)
     for row, array in given.items():
         memory = as_bytes(array)
-        follower = None if checks is None else checks.follower(_one_row(memory, row))
+        held = Rows(memory, np.array([row]), np.zeros(1, np.int64), np.array([len(memory)]))
+        follower = None if checks is None else checks.follower(held)
         pieces.append(Piece(int(index.begins[row]), memory, follower))
     try:
         fill(source, pieces, scattered, threads)
@@ -173,10 +174,6 @@ def _compare(checks: RowChecks, rows: Rows, runs: list[int], first: int, last: i
 
 def _compare_group(checks: RowChecks, rows: Rows, group: tuple[int, int]) -> None:
     checks.compare(rows.between(*group))
-
-
-def _one_row(memory: memoryview, row: int) -> Rows:
-    return Rows(memory, np.array([row]), np.zeros(1, np.int64), np.array([len(memory)]))
 
 
 def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:

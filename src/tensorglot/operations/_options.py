@@ -70,7 +70,7 @@ class SaveOptions:
                 )
         if self.level is not None and not compression.choices:
             hint = Hint("pass compression=", "pass --compression NAME")
-            raise InputError("a level needs a compression", rule="save.level", hint=hint)
+            raise InputError("a compression level needs a compression", rule="save.level", hint=hint)
         return WriteOptions(version, compression, self.level, checksum)
 
 

@@ -68,6 +68,8 @@ def _follow(chunks: Iterator[Chunk], total: int, progress: Progress) -> Iterator
                 yield whole[offset : offset + nbytes]
             done += nbytes
             progress(min(done, total), total)
+    if done < total:  # compressed, or shared
+        progress(total, total)
 
 
 @contextmanager

@@ -33,7 +33,9 @@ from tensorglot.operations._progress import follow
 from tensorglot.operations._sidecar import SetAside, read_sidecar
 from tensorglot.operations.save import prepare
 
-__all__ = ["Revised", "inherited_options", "refuse_sidecar", "sidecar_error", "write_revision"]
+__all__ = ["NOT_IN_PLACE", "Revised", "inherited_options", "refuse_sidecar", "sidecar_error", "write_revision"]
+
+NOT_IN_PLACE = Hint("leave out in_place", "leave out --in-place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Revised:
     archive: Archive
     spec: Format
     whole: Archive
-    """With the tensors that stay and the new ones."""
+    """The archive with the tensors that stay and the new ones."""
     revision: Revision
     in_place: bool
 
@@ -64,7 +66,7 @@ class Revised:
             raise UnsupportedError(
                 f"{archive.format} cannot be edited in place",
                 rule="edit.in_place",
-                hint=Hint("leave out in_place", "leave out --in-place"),
+                hint=NOT_IN_PLACE,
             )
         dropped = set(drop)
         names = [name for name in archive.index.names if name not in dropped]
@@ -87,7 +89,7 @@ class Revised:
         return False
 
     def append(self, path: str, stamp: Stamp, *, durable: bool) -> Stamp | None:
-        """Makes the changes behind the end of the file. Returns its new stamp; None if a copy is better."""
+        """Appends the changes to the file. Returns its new stamp; None if a copy is better."""
         assert self.spec.container.append is not None  # noqa: S101
         chunks = self.spec.container.append(self.archive, self.revision)
         if chunks is None:

@@ -29,6 +29,7 @@ from tensorglot.io.source import source_for
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, Note
+from tensorglot.operations._same_value import same_value
 from tensorglot.threads import for_each_request
 
 __all__ = [
@@ -232,7 +233,7 @@ def common_metadata(archives: Sequence[Archive]) -> tuple[dict[str, Any] | None,
     conflicts: dict[str, None] = {}
     for archive in archives:
         for key, value in (archive.metadata or {}).items():
-            if key in said and said[key] != value:
+            if key in said and not same_value(said[key], value):
                 conflicts[key] = None
             said[key] = value
     metadata = {key: value for key, value in said.items() if key not in conflicts}

@@ -6,8 +6,6 @@ over many of them read runs of rows instead (`Archive.read_rows`), and look at t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +13,7 @@ from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import UNKNOWN, Index
 from tensorglot.model.payload import SMALL_NBYTES
 
-__all__ = ["is_small", "small_rows"]
+__all__ = ["is_small"]
 
 _BYTES_DECIDE = np.zeros(UNKNOWN + 1, np.bool_)
 _BYTES_DECIDE[: len(TABLE)] = [row.numpy is not None and not row.packed and row.name != "bool" for row in TABLE]
@@ -31,9 +29,3 @@ def is_small(index: Index, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     if special:
         found &= np.array([not any(row in column for column in special) for row in rows.tolist()], np.bool_)
     return found
-
-
-def small_rows(index: Index, positions: Sequence[int]) -> NDArray[np.int64]:
-    """The rows of those tensors that are small."""
-    rows = np.array(positions, np.int64)
-    return rows[is_small(index, rows)]

@@ -26,7 +26,7 @@ from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.payload import PIECE_NBYTES
 from tensorglot.operations._distribution import EXACT, as_float64
 from tensorglot.operations._moments import DIGITS, PLAIN_EXPONENTS
-from tensorglot.operations._small_rows import small_rows
+from tensorglot.operations._small_rows import is_small
 
 __all__ = ["Numbers", "small_stats"]
 
@@ -54,7 +54,8 @@ def small_stats(
 ) -> dict[int, Numbers]:
     """The statistics of the tensors that are small and need no care, by position. `seen` is called with bytes read."""
     index = archive.index
-    rows = small_rows(index, positions)
+    rows = np.array(positions, np.int64)
+    rows = rows[is_small(index, rows)]
     counts = np.zeros(len(index.dtypes), np.int64)
     widths = np.array([1 if dtype.numpy is None else dtype.numpy.itemsize for dtype in TABLE], np.int64)
     counts[rows] = index.nbytes[rows] // widths[index.dtypes[rows]]

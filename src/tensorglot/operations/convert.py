@@ -17,15 +17,17 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_choice, check_flags
 from tensorglot.containers.table import for_target
-from tensorglot.errors import Hint, LossWarning, UnsupportedError, human_nbytes, plural
+from tensorglot.errors import Hint, LossWarning, UnsupportedError, escape, human_nbytes, plural
+from tensorglot.io.local import add_path_to_errors
+from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
 from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
 from tensorglot.operations._convert_archive import accounts_of, make_archive
-from tensorglot.operations._convert_elsewhere import convert_elsewhere
-from tensorglot.operations._convert_parts import Elsewhere
+from tensorglot.operations._convert_on_workers import convert_on_workers
+from tensorglot.operations._convert_parts import WorkerConversion
 from tensorglot.operations._executor import can_send, refer_to
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
@@ -121,26 +123,34 @@ def convert(
         save=SaveOptions.of(compression, level, checksum, durable, progress),
     )
     begun = time.perf_counter()
-    spec, version = for_target(target, format)
+    of_source = add_path_to_errors(source if isinstance(source, Place) else None)
+    of_target = add_path_to_errors(target if isinstance(target, Place) else None)
+    with of_target:
+        spec, version = for_target(target, format)
     opening = OpenOptions.of(source_format, verify=verify, limits=limits)
-    with as_archive(source, opening) as archive:
+    with as_archive(source, opening) as archive, of_source:
         plan = make_plan(archive, spec, version, options)
         report = Conversion(plan.target, tensors=len(plan.steps), nbytes=plan.nbytes, plan=plan)
         refused = [loss for loss in plan.losses if loss.refused] if on_loss == "error" else []
+        if refused and not dry_run:
+            with of_target:
+                raise _refusal(refused)
         strict = on_loss == "error"
-        converted, codecs = make_archive(archive, plan, attributes=spec.attributes, strict=strict, executor=executor)
-        settled = prepare(converted, spec, version, plan.save)
+        if plan.steps or not refused:  # else there is nothing to write, which some formats refuse
+            converted, codecs = make_archive(
+                archive, plan, attributes=spec.attributes, strict=strict, executor=executor
+            )
+            with of_target:
+                settled = prepare(converted, spec, version, plan.save)
         if dry_run:
             problems = tuple(Problem(f"convert.{loss.kind}", loss.message, loss.tensor) for loss in refused)
             return replace(report, problems=problems, seconds=time.perf_counter() - begun)
-        if refused:
-            raise _refusal(refused)
         for text in _warnings(plan.losses, on_loss):
             warnings.warn(text, LossWarning, stacklevel=2)
         if executor is not None and can_send(source):
             reference = refer_to(source, archive, opening)
-            elsewhere = Elsewhere(executor, reference, converted, plan, spec, settled, strict)
-            accounts = convert_elsewhere(elsewhere, target)
+            conversion = WorkerConversion(executor, reference, converted, plan, spec, settled, strict)
+            accounts = convert_on_workers(conversion, target)
         else:
             write_archive(target, converted, spec, settled, plan.save)
             accounts = accounts_of(codecs)
@@ -152,7 +162,8 @@ def convert(
     if on_loss == "warn":
         for cast in casts:
             if cast.overflowed:
-                warnings.warn(f"{cast.tensor}: {cast.overflowed} values overflowed", LossWarning, stacklevel=2)
+                text = f"{escape(cast.tensor)}: {plural(cast.overflowed, 'value')} overflowed"
+                warnings.warn(text, LossWarning, stacklevel=2)
     return replace(report, casts=casts, quantized=quantized, seconds=time.perf_counter() - begun, written=True)
 
 
@@ -166,7 +177,7 @@ def _warnings(losses: Sequence[Loss], on_loss: OnLoss) -> Iterator[str]:
 
 
 def _refusal(losses: Sequence[Loss]) -> UnsupportedError:
-    first = losses[0]
+    first = next((loss for loss in losses if loss.fatal), losses[0])  # a tensor says more than its metadata
     hint = Hint("pass on_loss='drop' to convert the rest", "pass --on-loss drop to convert the rest")
     if len(losses) > 1:
         listed = f"; all {len(losses)} losses are listed by "

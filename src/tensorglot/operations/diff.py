@@ -15,18 +15,19 @@ from itertools import accumulate
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.containers.table import named
-from tensorglot.errors import FormatError, InputError, UnsupportedError, escape, plural
+from tensorglot.errors import InputError, UnsupportedError, add_tensor_to_errors, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
-from tensorglot.model.tensor import TYPE_ATTRIBUTE, Part, Tensor
+from tensorglot.model.tensor import TYPE_ATTRIBUTE, Tensor
 from tensorglot.operations._as_archive import Given, as_archive
-from tensorglot.operations._compare import EXACT, Comparison, Tolerance, compare, compare_streams
+from tensorglot.operations._compare import EXACT, Comparison, Tolerance, compare, compare_streams, has_numbers
 from tensorglot.operations._dequantize import can_dequantize, real_values
 from tensorglot.operations._equal_rows import not_shown_equal
 from tensorglot.operations._executor import JOB_NBYTES, name_batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, count_off, start_progress
+from tensorglot.operations._same_value import same_value
 from tensorglot.operations.open import OpenOptions
 from tensorglot.threads import Executor, ordered_map
 
@@ -95,6 +96,7 @@ class Diff(Record):
 
     @property
     def same(self) -> bool:
+        """Whether nothing differs."""
         return not self.changes
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,11 +121,12 @@ def diff(
     progress: Progress | bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Diff:
-    """Compares two files, archives or mappings of arrays; tensors on the executor, if one is given.
+    """Compares two files, archives or mappings of arrays: names, types, shapes, values, metadata.
 
     Numbers are the same if they differ by at most `atol` plus `rtol` times the larger of
-    the two magnitudes; bits that make no difference to a number count only if both are 0.
-    `storage_options` are for those of the sources that are URLs.
+    the two magnitudes. Equal numbers with different bits (0 and -0) are a change only if
+    both tolerances are 0. With an `executor` (anything with `submit`), workers compare the
+    tensors. `storage_options` are for those of the sources that are URLs.
     """
     tolerance = _tolerance(atol, rtol)
     a, b = locate_each(storage_options, a, b)
@@ -161,8 +164,11 @@ def tensor_changes(
 ) -> list[Change]:
     """The changes of some tensors, of which most are equal. `first` is the position of the first in both archives,
     if these have the tensors in the same order."""
-    candidates = not_shown_equal(one, two, names, first)
-    return [change for name in candidates for change in _changes_of(name, one, two, tolerance)]
+    changes: list[Change] = []
+    for name in not_shown_equal(one, two, names, first):
+        with add_tensor_to_errors(name):
+            changes += _find_changes(name, one, two, tolerance)
+    return changes
 
 
 def _tolerance(atol: object, rtol: object) -> Tolerance:
@@ -176,13 +182,14 @@ def metadata_changes(one: Archive, two: Archive) -> Iterator[Change]:
     if _holds(one, "metadata") and _holds(two, "metadata"):
         old, new = one.metadata or {}, two.metadata or {}
         for key in sorted({*old, *new}):
-            if not _equal(old.get(key), new.get(key)):
-                yield Change("metadata", None, key, old.get(key), new.get(key))
+            if key not in old or key not in new or not same_value(old[key], new[key]):
+                yield Change("metadata", None, key, *(_present(found, key) for found in (old, new)))
 
 
-def _equal(old: Any, new: Any) -> bool:
-    """NaN in metadata equals itself."""
-    return bool(old == new) or repr(old) == repr(new)
+def _present(metadata: Mapping[str, Any], key: str) -> Any:
+    """A value, None if there is none; a value that is itself None is the text "null"."""
+    value = metadata.get(key)
+    return "null" if value is None and key in metadata else value
 
 
 def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
@@ -191,14 +198,6 @@ def _holds(archive: Archive, what: Literal["metadata", "attributes"]) -> bool:
         return archive.metadata is not None if what == "metadata" else bool(archive.index.attributes)
     spec = named(archive.format)[0]
     return spec.attributes if what == "attributes" else spec.metadata != "none"
-
-
-def _changes_of(name: str, one: Archive, two: Archive, tolerance: Tolerance) -> list[Change]:
-    try:
-        return list(_find_changes(name, one, two, tolerance))
-    except FormatError as error:
-        error.tensor = error.tensor or name
-        raise
 
 
 def _find_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance) -> Iterator[Change]:
@@ -211,7 +210,7 @@ def _find_changes(name: str, one: Archive, two: Archive, tolerance: Tolerance) -
     x, y = one[name], two[name]
     if _holds(one, "attributes") and _holds(two, "attributes"):
         old, new = _attributes(x), _attributes(y)
-        if not _equal(old, new):
+        if not same_value(old, new):
             yield Change("attributes", name, old=old, new=new)
     try:
         found = list(_value_changes(x, y, tolerance))
@@ -250,17 +249,18 @@ def _part_changes(name: str, x: Tensor, y: Tensor, tolerance: Tolerance) -> Iter
     label = None if x.layout == "dense" else name
     if name not in x.parts or name not in y.parts:
         kind: Kind = "added" if name in y.parts else "removed"
-        yield Change(kind, x.name, name, _type(x.parts.get(name)), _type(y.parts.get(name)))
+        old, new = (None if name not in tensor.parts else tensor.parts[name].dtype_name for tensor in (x, y))
+        yield Change(kind, x.name, name, old, new)
         return
     one, two = x.parts[name], y.parts[name]
-    if _type(one) != _type(two):
-        yield Change("type", x.name, label, _type(one), _type(two))
+    if one.dtype_name != two.dtype_name:
+        yield Change("type", x.name, label, one.dtype_name, two.dtype_name)
     if one.shape != two.shape:
         yield Change("shape", x.name, label, list(one.shape), list(two.shape))
         return
     if one.payload is two.payload:
         return
-    if one.nbytes != two.nbytes and _unknown(one, two):
+    if one.nbytes != two.nbytes and not (has_numbers(one) and has_numbers(two)):
         yield Change("values", x.name, label, f"{one.nbytes} bytes", f"{two.nbytes} bytes")
         return
     # GGUF's blocks: first the stored bytes, without a tolerance; only if they differ, the real values.
@@ -271,13 +271,3 @@ def _part_changes(name: str, x: Tensor, y: Tensor, tolerance: Tolerance) -> Iter
         yield Change("values", x.name, label, values=values)
     elif values.bits_only and not tolerance:
         yield Change("bits", x.name, label, values=values)
-
-
-def _unknown(*parts: Part) -> bool:
-    return any(part.dtype is None or part.dtype.numpy is None for part in parts)
-
-
-def _type(part: Part | None) -> str | None:
-    if part is None:
-        return None
-    return part.dtype.name if part.dtype is not None else part.unknown_dtype

@@ -40,15 +40,21 @@ from tensorglot.operations._jsonable import Record
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress
-from tensorglot.operations._revise import Revised, inherited_options, refuse_sidecar, sidecar_error, write_revision
+from tensorglot.operations._revise import (
+    NOT_IN_PLACE,
+    Revised,
+    inherited_options,
+    refuse_sidecar,
+    sidecar_error,
+    write_revision,
+)
+from tensorglot.operations._same_value import same_value
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import SetAside, Sums, check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.operations.save import check_metadata
 
 __all__ = ["Edit", "edit"]
-
-_NOT_IN_PLACE = Hint("leave out in_place", "leave out --in-place")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +110,19 @@ def edit(
             "a sharded checkpoint cannot be edited as a whole: edit one of its files", rule="edit.source"
         )
     removed = tuple(as_names(remove, "remove", "edit.remove"))
-    tensors = _Changes(replace or {}, tuple(as_names(drop, "drop", "edit.drop")), add or {})
+    replace, add = replace if replace is not None else {}, add if add is not None else {}
+    check_mapping(replace, "replace", "edit.replace")
+    check_mapping(add, "add", "edit.add")
+    tensors = _Changes(replace, tuple(as_names(drop, "drop", "edit.drop")), add)
     options = OpenOptions.of(format, verify="auto" if tensors else "never", limits=limits)
     with _open_to_edit(place, options) as (archive, expect):
         spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
         old = dict(archive.metadata or {})
-        new = _changed(old, metadata, removed, spec)
+        new = _changed(old, metadata, removed, spec, version)
         save = SaveOptions(durable=durable, progress=progress)
         if tensors:
             return _change_tensors(place, archive, tensors, new, expect, save, in_place)
-        if new == old:
+        if same_value(new, old, exact=True):
             return Edit(archive.format, new, changed=False, in_place=False)
         sums = _sidecar_to_move(place, archive)
         chunks = _chunks(archive, new, spec, version)
@@ -148,7 +157,7 @@ def _check_object(place: Place, in_place: bool) -> None:
     check_url_target(place.text)
     if in_place:
         raise UnsupportedError(
-            "an object at a URL cannot be changed in place", rule="edit.in_place", path=place.shown, hint=_NOT_IN_PLACE
+            "an object at a URL cannot be changed in place", rule="edit.in_place", path=place.shown, hint=NOT_IN_PLACE
         )
 
 
@@ -194,8 +203,6 @@ class _Changes:
 
     def check(self, archive: Archive) -> None:
         """What is replaced or dropped is in the file, what is added is not; no tensor is changed twice."""
-        check_mapping(self.replace, "replace", "edit.replace")
-        check_mapping(self.add, "add", "edit.add")
         for name in (*self.replace, *self.add):
             check_name(name)
         for name in (*self.replace, *self.drop):
@@ -255,10 +262,10 @@ def _editable(archive: Archive, *, metadata: bool) -> tuple[Format, str]:
 
 
 def _changed(
-    old: Mapping[str, Any], metadata: Mapping[str, Any] | None, remove: Iterable[str], spec: Format
+    old: Mapping[str, Any], metadata: Mapping[str, Any] | None, remove: Iterable[str], spec: Format, version: str
 ) -> dict[str, Any]:
     if metadata is not None:
-        check_metadata(metadata, spec)
+        check_metadata(metadata, spec, version)
     new = {**old, **(metadata or {})}
     for key in remove:
         if key in (metadata or {}):
@@ -286,7 +293,7 @@ def _write_tail(
         raise UnsupportedError(
             f"{archive.format} has its index before the tensors and cannot be edited in place",
             rule="edit.in_place",
-            hint=_NOT_IN_PLACE,
+            hint=NOT_IN_PLACE,
         )
     tail = b"".join(as_bytes(chunk) for chunk in rest)
     return replace_tail(path, first.end, tail, expect=stamp, durable=durable)

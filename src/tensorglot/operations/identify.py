@@ -55,6 +55,7 @@ class Identity(Record):
 
     @property
     def ok(self) -> bool:
+        """Whether every tensor has a CID."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,6 +159,6 @@ _CID_HEAD = bytes(CID(_DIGEST, DAG_CBOR)).removesuffix(_DIGEST)
 
 
 def _split_block(type: str, nbytes: int) -> tuple[bytes, bytes]:
-    """The block of an array before and behind the digest of its bytes."""
+    """The block of an array before and after the digest of its bytes."""
     before, _, behind = array_block(type, nbytes, CID(_DIGEST)).partition(_DIGEST)
     return before, behind

@@ -121,11 +121,8 @@ def _entries_by_column(index: Index, positions: Iterable[int]) -> list[Entry]:
 
 def _entry(archive: Archive, position: int) -> Entry:
     tensor = archive.tensor_at(position)
-    if tensor.declared is not None:
-        dtype = str(leading(tensor.declared)[1])
-    else:
-        part = tensor.parts["data"]
-        dtype = part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
+    declared = tensor.declared
+    dtype = tensor.parts["data"].dtype_name if declared is None else str(leading(declared)[1])
     return Entry(
         tensor.name,
         dtype,

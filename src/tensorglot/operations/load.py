@@ -41,7 +41,7 @@ __all__ = ["load", "load_archive", "loads"]
 Framework: TypeAlias = Literal["numpy", "np", "torch", "pt", "pytorch", "jax", "flax", "awkward"]
 
 FEW, FEW_NBYTES = 8, 1 << 20
-"""Up to so many tensors and bytes, loading one by one is faster: working by columns costs as much as eight tensors."""
+"""Up to this many tensors and bytes, loading one by one is faster: working by columns costs as much as 8 tensors."""
 
 
 def load(
@@ -78,7 +78,7 @@ def load(
     ) as archive:
         given = output_arrays(out or {})
         wanted = None if names is None else as_names(names, "names", "load.names")
-        loaded = load_archive(archive, wanted, given, threads)
+        loaded = load_archive(archive, wanted, given, threads, nested_arrays=library != "awkward")
     values: dict[str, Any] = {**loaded, **out} if out else loaded
     for name, value in loaded.items() if library != "numpy" else ():
         if name not in given:
@@ -87,22 +87,30 @@ def load(
 
 
 def load_archive(
-    archive: Archive, names: Collection[str] | None, out: Mapping[str, NDArray[Any]], threads: int | None = None
+    archive: Archive,
+    names: Collection[str] | None,
+    out: Mapping[str, NDArray[Any]],
+    threads: int | None = None,
+    *,
+    nested_arrays: bool = True,
 ) -> dict[str, NDArray[Any] | Tensor]:
-    """Reads tensors of an open archive, those in `out` into its arrays, which do not overlap."""
+    """Reads tensors of an open archive, those in `out` into its arrays, which do not overlap.
+
+    With `nested_arrays` a nested tensor is returned as an array if NumPy has a type for it.
+    """
     if names is not None:
         archive = archive.select(names)
     rows = _rows(archive.index, names)
     # By columns if possible: without a Tensor for each. A mapped file is returned as views of its memory.
     direct = _all_direct(archive.index, rows, out)
     if len(rows) <= FEW and archive.index.tensor_nbytes[rows].sum() < FEW_NBYTES:
-        return _load_each(archive, rows, out, threads)
+        return _load_each(archive, rows, out, threads, nested_arrays)
     direct = direct and is_plain(archive)
     shared = is_shared(archive) if direct else None
     if shared is False:
         return load_rows(archive, rows, out, threads)
     views = view_rows(archive, rows, threads) if shared and not out else None
-    return _load_each(archive, rows, out, threads) if views is None else views
+    return _load_each(archive, rows, out, threads, nested_arrays) if views is None else views
 
 
 def _export(name: str, value: NDArray[Any] | Tensor, library: str, convert: Callable[[str, NDArray[Any]], Any]) -> Any:
@@ -136,7 +144,7 @@ def loads(
     verify: Verify = "auto",
     limits: Limits | None = None,
 ) -> dict[str, Any]:
-    """All tensors of a file in memory; see `load`."""
+    """`load` for the bytes of a file in memory."""
     if isinstance(data, (str, os.PathLike, list, tuple, Archive)) or is_stream(data):
         raise InputError(f"loads takes bytes, not {type(data).__name__}; use load for a file", rule="loads.data")
     return load(
@@ -176,7 +184,11 @@ def _all_direct(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray
 
 
 def _load_each(
-    archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
+    archive: Archive,
+    rows: NDArray[np.int64],
+    out: Mapping[str, NDArray[Any]],
+    threads: int | None,
+    nested_arrays: bool,
 ) -> dict[str, NDArray[Any] | Tensor]:
     index = archive.index
     names = [index.names[row] for row in rows.tolist()]
@@ -194,7 +206,7 @@ def _load_each(
             elif _is_array(tensor):
                 loaded[names[i]] = tensor.numpy(_room(tensor, slab))
             else:
-                loaded[names[i]] = _read_parts(tensor)
+                loaded[names[i]] = _read_parts(tensor, nested_arrays)
 
     others = []
     for i, nbytes in enumerate(sizes):
@@ -218,13 +230,14 @@ def _is_array(tensor: Tensor) -> bool:
     return True
 
 
-def _read_parts(tensor: Tensor) -> NDArray[Any] | Tensor:
-    """The tensor with all parts in memory, so that its file can be closed; an array if NumPy has a type for it.
+def _read_parts(tensor: Tensor, nested_arrays: bool) -> NDArray[Any] | Tensor:
+    """The tensor with all parts in memory, so that its file can be closed.
 
-    A string or bytes value stays a tensor: as an array it would be numbers.
+    With `nested_arrays` a nested one is an array if NumPy has a type for it. A string or
+    bytes value stays a tensor: as an array it would be numbers.
     """
     held = replace(tensor, parts={name: _read_part(part, tensor.name) for name, part in tensor.parts.items()})
-    if tensor.layout != NESTED:
+    if tensor.layout != NESTED or not nested_arrays:
         return held
     from tensorglot.model.types.algebra import Bytes, String, TypeType
 

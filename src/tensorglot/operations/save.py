@@ -13,7 +13,7 @@ from typing import Any
 
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
-from tensorglot.io.local import Stamp
+from tensorglot.io.local import Stamp, add_path_to_errors
 from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
@@ -83,8 +83,9 @@ def dumps(
 
 def save_archive(target: Writable, archive: Archive, format: str | None, options: SaveOptions) -> None:
     """Writes an archive in the format named, or in that of the target's suffix."""
-    spec, version = for_target(target, format)
-    settled = prepare(archive, spec, version, options)
+    with add_path_to_errors(target if isinstance(target, Place) else None):
+        spec, version = for_target(target, format)
+        settled = prepare(archive, spec, version, options)
     _warn_of_copies(archive, spec, stacklevel=3)
     write_archive(target, archive, spec, settled, options)
 
@@ -130,7 +131,7 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
     index = archive.index
     settled = options.settle(spec, version, index)
     if index.metadata is not None:
-        check_metadata(index.metadata, spec)
+        check_metadata(index.metadata, spec, version)
     if len(index.names) > spec.most_tensors:
         raise UnsupportedError(
             f"{len(index.names)} tensors exceed the {spec.most_tensors} that a reader of {spec.name} accepts",
@@ -165,7 +166,7 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
     return settled
 
 
-def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
+def check_metadata(metadata: Mapping[str, Any], spec: Format, version: str) -> None:
     """Refuses metadata that the format cannot store."""
     if not isinstance(metadata, Mapping):
         raise InputError(f"metadata must be a mapping, not {type(metadata).__name__}", rule="save.metadata")
@@ -187,7 +188,7 @@ def check_metadata(metadata: Mapping[str, Any], spec: Format) -> None:
                 raise InputError(
                     "metadata has a lone surrogate, which UTF-8 cannot encode", rule="save.metadata"
                 ) from error
-    for key, fault in spec.metadata_faults(metadata).items():
+    for key, fault in spec.metadata_faults(metadata, version).items():
         raise UnsupportedError(
             f"{spec.name} cannot store the metadata '{escape(key)}': {fault}", rule=f"{spec.name}.write.metadata"
         )

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from tensorglot.arguments import as_integer, check_flags
 from tensorglot.arrays import prefix_sums
-from tensorglot.containers.table import for_target
-from tensorglot.errors import Hint, InputError, LossWarning, UnsupportedError, escape
+from tensorglot.containers.table import Format, for_target
+from tensorglot.errors import Hint, InputError, LossWarning, TensorglotError, UnsupportedError, escape
 from tensorglot.io.folder import Folder
+from tensorglot.io.local import add_path_to_errors
 from tensorglot.io.place import Place, as_place
 from tensorglot.io.sink import Writable, name_in_errors, sync_folder, temporary_name
 from tensorglot.io.target import open_target
@@ -36,7 +37,7 @@ from tensorglot.io.urls import check_target
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import MEMORY, Given, as_archive
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
@@ -50,6 +51,7 @@ __all__ = ["merge", "split"]
 
 SHARD_NBYTES = 5_000_000_000
 STEM = "model"
+_FORMAT = Hint("pass format=", "pass --to FORMAT")
 _METADATA = Hint("pass metadata= to say what to write", "pass --metadata KEY=VALUE to say what to write")
 
 
@@ -68,6 +70,7 @@ def split(
 
     A larger tensor gets its own shard. The format is the source's unless `format` is
     given. Returns the files written, the index last: paths, or URLs if the target is one.
+    Without tensors there is one file, and no index.
     The directory can be opened like the source. `storage_options` are for whichever of
     source and target is a URL.
     """
@@ -77,16 +80,19 @@ def split(
     place = as_place(target)
     with (
         as_archive(source, OpenOptions.of(limits=limits)) as archive,
+        add_path_to_errors(source if isinstance(source, Place) else None),
         start_progress(progress, "splitting") as report,
         ExitStack() as stack,
     ):
-        spec, version = for_target(None, archive.format if format is None else format)
+        spec, version = _format_of_source(archive) if format is None else for_target(None, format)
         groups = list(_groups(archive.index, shard_nbytes))
         _warn_of_ties(archive, groups)
         files = [f"{STEM}-{i:05d}-of-{len(groups):05d}{spec.suffixes[0]}" for i in range(1, len(groups) + 1)]
         index = f"{STEM}{spec.suffixes[0]}{INDEX_SUFFIX}"
+        # An index of no tensors would list no shard, and so hide the metadata.
+        written = [*files, index] if len(archive) else files
         given = Folder.at(place)
-        new = _new_folder(given, (*files, index)) if place.remote else _new_directory(given, durable)
+        new = _new_folder(given, written) if place.remote else _new_directory(given, durable)
         folder = stack.enter_context(new)
         done, total = 0, int(archive.index.nbytes.sum())
         for name, tensors in zip(files, groups, strict=True):
@@ -98,10 +104,21 @@ def split(
         names = list(archive.index.names)
         weight_map = {names[i]: file for file, tensors in zip(files, groups, strict=True) for i in tensors.tolist()}
         document = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        with open_target(folder.file(index), durable=durable) as file:
-            file.write([json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"])
-    written = [given.file(name).text for name in (*files, index)]
-    return written if place.remote else [Path(path) for path in written]
+        if index in written:
+            with open_target(folder.file(index), durable=durable) as file:
+                file.write([json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"])
+    paths = [given.file(name).text for name in written]
+    return paths if place.remote else [Path(path) for path in paths]
+
+
+def _format_of_source(archive: Archive) -> tuple[Format, str]:
+    if archive.format == MEMORY:
+        return for_target(None, None)
+    try:
+        return for_target(None, archive.format)
+    except InputError as error:
+        error.hint = _FORMAT
+        raise
 
 
 @contextmanager
@@ -116,13 +133,29 @@ def _new_directory(given: Folder, durable: bool) -> Iterator[Folder]:
             temporary.mkdir()
         mode = temporary.stat().st_mode  # after the umask, for the finished directory
         temporary.chmod(0o700)
-        yield Folder(Place.at(str(temporary)))
+        with _name_files_in(given, temporary):
+            yield Folder(Place.at(str(temporary)))
         temporary.chmod(mode)
         _rename(temporary, directory)
         if durable:
             sync_folder(directory.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _name_files_in(given: Folder, temporary: Path) -> Iterator[None]:
+    """Makes errors name the files of the directory that the caller knows, not those of the temporary one."""
+    try:
+        yield
+    except TensorglotError as error:
+        if error.path is not None and Path(error.path).parent == temporary:
+            error.path = given.file(Path(error.path).name).text
+        raise
+    except OSError as error:
+        if error.filename is not None and Path(os.fsdecode(error.filename)).parent == temporary:
+            error.filename = given.file(Path(os.fsdecode(error.filename)).name).text
+        raise
 
 
 @contextmanager
@@ -208,14 +241,15 @@ def merge(
     opening = OpenOptions.of(limits=limits)
     options = SaveOptions.of(compression, level, checksum, durable, progress)
     target, *given = locate_each(storage_options, target, *_as_sources(sources))
-    spec, version = for_target(target, format)
+    with add_path_to_errors(target if isinstance(target, Place) else None):
+        spec, version = for_target(target, format)
     with ExitStack() as stack:
         archives = [stack.enter_context(as_archive(source, opening)) for source in given]
         said, conflicts = common_metadata(archives)
         if metadata is None:
             _refuse_conflicts(archives, conflicts)
         refuse_duplicates(archives, given, rule="merge.name")
-        index = join_archives(archives, "memory", said if metadata is None else metadata)
+        index = join_archives(archives, MEMORY, said if metadata is None else metadata)
         verifier = next((archive.verifier for archive in archives if archive.verifier is not None), None)
         joined = Archive(index, None, verifier=verifier)
         save_archive(target, joined, f"{spec.name}@{version}", options)

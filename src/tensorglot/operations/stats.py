@@ -83,7 +83,7 @@ class Stats(Record):
 
     @property
     def ok(self) -> bool:
-        """No tensor has a problem."""
+        """Whether no tensor has a problem."""
         return all(row.problem is None for row in self.rows)
 
     def __iter__(self) -> Iterator[TensorStats]:
@@ -111,13 +111,13 @@ def stats(
     limits: Limits | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Stats:
-    """Minimum, maximum, mean, deviation, norm, percentiles, a histogram, zeros, NaN and Inf of every tensor.
+    """Statistics of every tensor, or of those that `select` matches, in one pass and bounded memory.
 
-    Or of those selected, in one pass and bounded memory. Percentiles are exact for element
-    types of at most 16 bits and for small tensors; `exact` of a row says so.
-
-    A problem of a tensor is in its row; the others have their numbers. Tensors are read on
-    the executor, if one is given.
+    Minimum, maximum, mean, deviation, norm, percentiles and a histogram of the finite values;
+    the numbers of zeros, NaN and Inf. Percentiles are exact for element types of at most 16
+    bits and for small tensors; `exact` of a row says so. A tensor that cannot be read has a
+    row with its `problem`. With an `executor` (anything with `submit`), workers read the
+    tensors.
     """
     source, options = locate(source, storage_options), OpenOptions.of(format, limits=limits)
     with (
@@ -183,8 +183,7 @@ def _describe_small(name: str, dtype: DType, shape: tuple[int, ...], numbers: Nu
 
 
 def _describe(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> TensorStats:
-    dtype = part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
-    return TensorStats(tensor.name, part_name, dtype, part.shape, math.prod(part.shape), **numbers)
+    return TensorStats(tensor.name, part_name, part.dtype_name, part.shape, math.prod(part.shape), **numbers)
 
 
 def _numbers(tally: Tally) -> dict[str, Any]:

@@ -35,15 +35,11 @@ class Branch(NamedTuple):
     @property
     def label(self) -> str:
         """The last component, with its separator if there is more below it."""
-        return self.prefix[_start_of_last(self.prefix) :]
+        return self.prefix[max(self.prefix.rfind(".", 0, -1), self.prefix.rfind("/", 0, -1)) + 1 :]
 
     def to_dict(self) -> dict[str, Any]:
         dtype = None if self.entry is None else self.entry.dtype
         return {**self._asdict(), "entry": None if self.entry is None else self.entry.name, "dtype": dtype}
-
-
-def _start_of_last(prefix: str) -> int:
-    return max(prefix.rfind(".", 0, -1), prefix.rfind("/", 0, -1)) + 1
 
 
 def branches(entries: Sequence[Entry], depth: int, key: Callable[[Branch], Any] | None = None) -> list[Branch]:

@@ -70,7 +70,7 @@ class Report(Record):
     unverified: tuple[str, ...] = ()
     """Tensors with a part that has no checksum, or one of an unknown algorithm."""
     canonical: bool | None = None
-    """With `deep`: the file has the canonical form of its format."""
+    """Whether the file has the canonical form of its format; None without `deep`."""
     content_digest: str | None = None
     """The format's own identity of all tensors together, where it has one."""
     problems: tuple[Problem, ...] = field(default=())
@@ -79,6 +79,7 @@ class Report(Record):
 
     @property
     def ok(self) -> bool:
+        """Whether there is no problem."""
         return not self.problems
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,8 +108,8 @@ def verify(
 
     Checksums are the format's own and those of the sidecar `<name>.sums`, if there is
     one. `sums="write"` writes that sidecar instead, if there is no other problem. Only
-    invalid arguments and I/O errors are raised. Tensors are read on the executor, if one
-    is given.
+    invalid arguments and I/O errors are raised. With an `executor` (anything with
+    `submit`), workers read the tensors.
     """
     check_flags(deep=deep)
     check_choice(sums, ("check", "write"), "sums", "verify.sums")
@@ -132,7 +133,7 @@ def verify(
             problems, checked = _look(archive, sidecar, options.limits, deep, seen)
         else:
             reference = refer_to(source, archive, options)
-            problems, checked = _look_elsewhere(executor, reference, archive, sidecar, deep, seen)
+            problems, checked = _look_on_workers(executor, reference, archive, sidecar, deep, seen)
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
         if deep and container.inspect is not None:
@@ -205,7 +206,7 @@ def _look(
     return problems, checked
 
 
-def _look_elsewhere(
+def _look_on_workers(
     executor: Executor,
     source: Reference,
     archive: Archive,

@@ -127,7 +127,7 @@ class TensorStream:
 
 
 class Writer:
-    """`with Writer("big.bt") as out: out.add("w", array)`; see also `stream`.
+    """Writes a file tensor by tensor, which need not fit in memory: `with Writer("big.bt") as out: out.add("w", w)`.
 
     `append=True` adds to the tensors of the file, which must exist: they keep their bytes,
     encodings and checksums, and `metadata` sets keys. The file is replaced when the writer

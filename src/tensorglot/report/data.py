@@ -132,7 +132,7 @@ def card(tensor: Tensor, cells: int) -> dict[str, Any]:
 
 def _part(tensor: str, part: Part, values: Iterable[NDArray[Any]], cells: int) -> dict[str, Any]:
     about = {
-        "dtype": part.dtype.name if part.dtype is not None else part.unknown_dtype,
+        "dtype": part.dtype_name,
         "shape": list(part.shape),
         "nbytes": part.nbytes,
         "offset": part.offset,

@@ -97,9 +97,7 @@ def _name(name: str) -> str:
 
 def _kind(tensor: Tensor) -> str:
     part = tensor.parts.get("data") if tensor.layout == "dense" else None
-    if part is None:
-        return f"{tensor.layout} {tensor.type}"
-    return part.dtype.name if part.dtype is not None else str(part.unknown_dtype)
+    return f"{tensor.layout} {tensor.type}" if part is None else part.dtype_name
 
 
 def _tensor(tensor: Tensor) -> str:

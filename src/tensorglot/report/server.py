@@ -64,6 +64,7 @@ class Viewer:
 
     @property
     def url(self) -> str:
+        """The address of the page, with its token."""
         return f"http://127.0.0.1:{self._server.server_port}/{self._token}/"
 
     def __enter__(self) -> Viewer:

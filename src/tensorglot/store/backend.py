@@ -237,7 +237,7 @@ class Directory:
             held = self._lock_file(f"{what}.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
             held.__enter__()
         except BlockingIOError:
-            raise InputError(f"another process runs {what} here", rule="store.lock", path=self.url) from None
+            raise InputError(f"another process runs {what} on this store", rule="store.lock", path=self.url) from None
         try:
             yield
         finally:

@@ -29,7 +29,7 @@ class Blocks(Mapping[CID, bytes]):
         return isinstance(cid, CID) and cid.hash == BLAKE3 and self._packs.find(cid.digest) is not None
 
     def __iter__(self) -> Iterator[CID]:
-        """As raw blocks: a store finds blocks by their digests alone."""
+        """The CIDs, all with the codec of raw blocks: a store finds blocks by their digests alone."""
         for index in self._packs.indexes.values():
             for digest in index.digests:
                 yield CID(digest.tobytes(), RAW)
@@ -52,4 +52,6 @@ class NewBlocks(Blocks, MutableMapping[CID, bytes]):
         self._session.put(block, cid.codec)
 
     def __delitem__(self, cid: CID) -> None:
-        raise InputError("blocks are removed by collect", rule="store.block.delete")
+        raise InputError(
+            "a block cannot be deleted: Store.collect() removes those that no ref leads to", rule="store.block.delete"
+        )

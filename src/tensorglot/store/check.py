@@ -124,7 +124,7 @@ class _Above:
         self._parents: defaultdict[bytes, list[CID]] | None = None
 
     def name(self, blocks: Collection[CID]) -> str:
-        """Those that need some blocks, for a message: the last ones; empty if there are no blocks."""
+        """The last commits that need some blocks, as text for a message; empty if there are no blocks."""
         found = self._of(blocks)
         if not found:
             return "needed by a ref" if blocks else ""

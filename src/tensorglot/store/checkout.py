@@ -23,7 +23,7 @@ from tensorglot.containers.dynd import index_of
 from tensorglot.dynd.link_columns import may_link
 from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import SERIALIZED
-from tensorglot.errors import FormatError, LimitError, TensorglotError, escape
+from tensorglot.errors import FormatError, LimitError, TensorglotError, add_tensor_to_errors, escape
 from tensorglot.io.local import BaseSource
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.memory import allocate
@@ -108,7 +108,7 @@ class ArraySource(BaseSource):
         self._begins = list(accumulate(sizes, initial=0))
         self.size = self._begins[-1]
         if self.size >= 1 << 63:
-            raise LimitError(f"arrays of {self.size} bytes in total", rule="store.size")
+            raise LimitError(f"the tensors have {self.size} bytes, 2**63 or more", rule="store.size")
         self._chunks: dict[int, Chunks] = {}
         self._kept: OrderedDict[bytes, memoryview] = OrderedDict()
         self._lock = Lock()
@@ -259,11 +259,8 @@ def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[
 
 def _tensor_digests(leaf: Node) -> list[bytes]:
     for name, link in zip(leaf.names, leaf.links, strict=True) if leaf.digests is None else ():
-        try:
+        with add_tensor_to_errors(name):
             check_node(link)
-        except FormatError as error:
-            error.tensor = name
-            raise
     return [] if leaf.digests is None else leaf.digests
 
 

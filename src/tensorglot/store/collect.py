@@ -47,9 +47,9 @@ class Collected(Record):
     """The result of `collect` and `repack`."""
 
     packs: int
-    """That were removed."""
+    """Packs that were removed."""
     nbytes: int
-    """That this freed."""
+    """Bytes that were freed."""
     waiting: int
     """Packs that are not needed, to be removed after the grace period."""
     waiting_nbytes: int

@@ -33,7 +33,7 @@ class ArrayColumns(Sequence[ArrayNode]):
     rows: NDArray[np.int32]
     """The kind of each array."""
     digests: list[bytes]
-    """Of the data of each array."""
+    """The digest of the data of each array."""
     trees: dict[int, CID] = field(default_factory=dict)
     """Links to data that is not one block."""
 

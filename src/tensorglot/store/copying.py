@@ -16,7 +16,7 @@ from blake3 import blake3
 from tensorglot.errors import FormatError, IntegrityError
 from tensorglot.memory import scratch
 from tensorglot.store.encoder import Encoded, encode
-from tensorglot.store.encodings import IS_DELTA, Encoding, apply, decode
+from tensorglot.store.encodings import IS_DELTA, Encoding, apply, decode, wrong_base
 from tensorglot.store.lineage import Origin
 from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
 from tensorglot.store.packs import Packs, Stored, pack_key
@@ -27,7 +27,7 @@ from tensorglot.wire.cid import CID
 __all__ = ["Copy", "add_chunk", "add_copy", "read_copy", "restore"]
 
 _LONG_CHAIN = 1.6
-"""Stored bytes of a chain, as a multiple of the chunk, behind which a delta begins at its root."""
+"""Stored bytes of a chain, as a multiple of the chunk, after which a delta begins at its root."""
 
 
 class Copy(NamedTuple):
@@ -39,7 +39,7 @@ class Copy(NamedTuple):
     encoded: Encoded | None = None
     """How it is stored, if it is a record of its own."""
     base: bytes | None = None
-    """With an encoding that is a delta."""
+    """The digest of the base, if the encoding is a delta."""
 
 
 def read_copy(packs: Packs, stored: Stored, digest: bytes, codec: int) -> Copy:
@@ -59,7 +59,7 @@ def read_copy(packs: Packs, stored: Stored, digest: bytes, codec: int) -> Copy:
 def restore(packs: Packs, digest: bytes, encoding: Encoding, body: bytes, base: bytes | None, nbytes: int) -> bytes:
     """Decodes a body, with the base that a delta needs, and compares the result with its digest."""
     if (encoding in IS_DELTA) != (base is not None):
-        raise FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
+        raise wrong_base()
     with scratch() as memory:
         if base is None:
             room = memory.room(nbytes, 0)

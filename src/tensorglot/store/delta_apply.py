@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from blake3 import blake3
 
 from tensorglot.arguments import check_mapping
 from tensorglot.containers.delta.index import Body, DeltaIndex
-from tensorglot.errors import Hint, InputError, TensorglotError, escape
+from tensorglot.errors import Hint, InputError, add_tensor_to_errors, escape
 from tensorglot.io.source import Readable
 from tensorglot.operations._places import locate
 from tensorglot.store import encodings
@@ -140,7 +139,7 @@ class _Work:
         for_each(run, _batches(bodies))
 
     def _hash_full(self, target: Target, body: Body) -> None:
-        with _name_errors(target):
+        with add_tensor_to_errors(target.name):
             nbytes = len(target.chunk(body.position))
             self._full[id(target), body.position] = self._file.full_digest(body, nbytes)
 
@@ -161,7 +160,7 @@ class _Work:
     def _apply(self, target: Target, body: Body) -> None:
         chunk = target.chunk(body.position)
         self._begun.append((target, body, target.digests[body.position]))
-        with _name_errors(target):
+        with add_tensor_to_errors(target.name):
             encodings.apply(body.encoding, self._file.body(body), chunk)
         target.digests[body.position] = blake3(chunk).digest()
 
@@ -179,15 +178,6 @@ class _Work:
 
     def _fill(self, target: Target, body: Body) -> None:
         encodings.decode(body.encoding, self._file.body(body), target.chunk(body.position))
-
-
-@contextmanager
-def _name_errors(target: Target) -> Iterator[None]:
-    try:
-        yield
-    except TensorglotError as error:
-        error.tensor = error.tensor or target.name
-        raise
 
 
 def _hash(batch: list[Place]) -> None:

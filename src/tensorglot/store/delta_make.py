@@ -19,7 +19,7 @@ from blake3 import blake3
 
 from tensorglot.arguments import check_flags
 from tensorglot.containers.delta.index import MAGIC, Base, Body, Change, DeltaIndex, Special, encode_index
-from tensorglot.errors import TensorglotError, UnsupportedError, human_nbytes, plural
+from tensorglot.errors import TensorglotError, UnsupportedError, add_tensor_to_errors, human_nbytes, plural
 from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target
 from tensorglot.model.archive import Archive
@@ -239,13 +239,10 @@ class _Delta:
                     yield from self._chunks(row)
 
     def _chunks(self, row: _Row) -> Iterator[_Pair]:
-        try:
+        with add_tensor_to_errors(row.new.name):
             olds = iter(()) if row.old is None else row.old.chunks()
             for position, (new, old) in enumerate(zip_longest(row.new.chunks(), olds)):
                 yield _Pair(row, position, new, old)
-        except TensorglotError as error:
-            error.tensor = error.tensor or row.new.name
-            raise
 
     def _ties(self) -> Mapping[int, int]:
         """Tensors that share their memory with an earlier one in both versions, and the row of that one."""

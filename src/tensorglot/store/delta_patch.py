@@ -20,7 +20,7 @@ from blake3 import blake3
 from tensorglot.arguments import check_flags
 from tensorglot.containers.delta.index import Body, Change, DeltaIndex
 from tensorglot.containers.table import for_target
-from tensorglot.errors import LimitError, TensorglotError
+from tensorglot.errors import LimitError, add_tensor_to_errors
 from tensorglot.io.local import BufferSource, FileSource
 from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable, open_spool, write_at
@@ -163,8 +163,7 @@ def _check_size(file: DeltaFile, archive: Archive) -> int:
     total, held = sum(row.nbytes for row in file.index.rows), int(archive.index.nbytes.sum())
     if total > max(_LARGE_NBYTES, _MOST_PER_STORED * (len(file.data) + held)):
         raise LimitError(
-            f"the delta expands {len(file.data) + held} bytes to {total}; at most {_MOST_PER_STORED} times as many "
-            "are made",
+            f"the delta expands {len(file.data) + held} bytes to {total}, more than {_MOST_PER_STORED} times as many",
             rule="delta.expansion",
         )
     return total
@@ -179,7 +178,7 @@ def _make_all(file: DeltaFile, archive: Archive, room: _Room, total: int, progre
             raise not_base(name, "the base does not have it")
     for name in index.removed:
         if name not in archive:
-            raise not_base(name, "it is not there")
+            raise not_base(name, "it is missing")
 
     def make(batch: list[_Step]) -> list[tuple[_Step, tuple[bytes | None, bytes | None]]]:
         return [(step, _make(file, step, room)) for step in batch]
@@ -215,7 +214,7 @@ def _rows(file: DeltaFile, archive: Archive) -> Iterator[_Row]:
             held = change if change.tied is None else file.index.rows[change.tied]
             chunks: Iterable[memoryview] = ()
             if change.base is not None:
-                kind, chunks = bases.get(part, ("not there", ()))
+                kind, chunks = bases.get(part, ("missing", ()))
                 if kind != change.base.type:
                     raise not_base(name, f"it is {kind:.80}, the base is {change.base.type:.80}")
             yield _Row(change, name, chunks, begin, {body.position: body for body in held.bodies})
@@ -233,12 +232,9 @@ def _steps(rows: Iterable[_Row]) -> Iterator[_Step]:
     for row in rows:
         nbytes = row.change.nbytes
         sizes = [min(CHUNK_NBYTES, nbytes - at * CHUNK_NBYTES) for at in range(chunk_count(nbytes))]
-        try:
+        with add_tensor_to_errors(row.name):
             for position, (base, size) in enumerate(zip_longest(row.base, sizes)):
                 yield _Step(row, position, base, size)
-        except TensorglotError as error:
-            error.tensor = error.tensor or row.name
-            raise
 
 
 def _make(file: DeltaFile, step: _Step, room: _Room) -> tuple[bytes | None, bytes | None]:
@@ -254,11 +250,8 @@ def _make(file: DeltaFile, step: _Step, room: _Room) -> tuple[bytes | None, byte
         return before, before
     with scratch() as memory:
         out = memory.room(step.nbytes, 0)
-        try:
+        with add_tensor_to_errors(row.name):
             _change(file, body, base, out)
-        except TensorglotError as error:
-            error.tensor = error.tensor or row.name
-            raise
         _write(room, at, out)
         return before, blake3(out).digest()
 

@@ -60,7 +60,7 @@ def targets_of(index: DeltaIndex, tensors: Mapping[str, Any]) -> list[Target]:
     missing = [name for name in index.names if name not in tensors]
     if missing:
         others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise not_base(missing[0], f"it is not there{others}")
+        raise not_base(missing[0], f"it is missing{others}")
     found: list[Target] = []
     for name, rows in zip(index.names, index.rows_of(), strict=True):
         found += _targets(name, tensors[name], rows)
@@ -126,7 +126,7 @@ def _compared(name: str, value: Any, rows: list[Change]) -> list[Target]:
         )
     units = list(units_of(named_tensor(name, value)))
     if [text_of(unit.tensor.type) for unit in units] != [row.type for row in rows]:
-        raise not_base(name, f"it is {plural(len(units), 'part')} of other types")
+        raise not_base(name, f"it has {plural(len(units), 'part')} of other types")
     return [Target(name, row, memoryview(b"".join(unit.chunks()))) for row, unit in zip(rows, units, strict=True)]
 
 

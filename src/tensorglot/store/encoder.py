@@ -112,10 +112,14 @@ def _ranked(data: memoryview, width: int, base: memoryview | None) -> Iterator[t
         sample = _gather(data, spans)
         sample_base = None if base is None else _gather(base, spans)
         sizes: dict[Encoding, float] = {}
+        dense = False
         for encoding in sorted(left, key=lambda encoding: encoding not in _SPARSE_ONES):
             if encoding not in _SPARSE_ONES and min(sizes.values(), default=1) < _CLEARLY_SPARSE:
                 break
-            body = _encode_as(encoding, sample, width, sample_base)
+            body = None
+            if not (dense and encoding in _SPARSE_ONES):
+                body = _encode_as(encoding, sample, width, sample_base)
+            dense = dense or body is None  # too many elements differ for one sparse delta, and so for all
             sizes[encoding] = 1 if body is None else len(body) / len(sample)
         for encoding in sorted(sizes, key=sizes.__getitem__):
             left.remove(encoding)
@@ -220,6 +224,10 @@ def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> En
         return None
     with scratch() as memory, scratch() as places:
         room, other = _rooms(memory)
+        # Where most elements have changed, the beginning of the chunk tells.
+        first = min(len(data), _SAMPLE_NBYTES)
+        if _changes(data[:first], base[:first], width, int(first // width * _MOST_CHANGED), other, places) is None:
+            return None
         found = _changes(data, base, width, int(len(data) // width * _FEW_CHANGED), other, places)
         if found is None:
             return None

@@ -51,6 +51,7 @@ __all__ = [
     "check_size",
     "decode",
     "elements_of",
+    "wrong_base",
 ]
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -278,6 +279,10 @@ def _short(nbytes: int) -> FormatError:
 
 def _wrong_gaps() -> FormatError:
     return _malformed("the gaps do not lead to the declared number of elements")
+
+
+def wrong_base() -> FormatError:
+    return FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
 
 
 def _malformed(what: str) -> FormatError:

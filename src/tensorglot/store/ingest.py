@@ -20,7 +20,7 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from tensorglot.cached import cached_property
-from tensorglot.errors import TensorglotError
+from tensorglot.errors import add_tensor_to_errors
 from tensorglot.memory import Scratch, scratch
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
@@ -119,12 +119,9 @@ def ingest(session: Session, archive: Archive, previous: Previous | None, seen: 
                 continue
             tensor = archive.tensor_at(position)
             values = stored[position] = [_Stored(unit, previous, _tree(session)) for unit in units_of(tensor)]
-            try:
+            with add_tensor_to_errors(tensor.name):
                 for value in values:
                     yield from value.chunks()
-            except TensorglotError as error:
-                error.tensor = tensor.name
-                raise
 
     for made in _make_all(chunks(), session.packs):
         _write(session, made)
@@ -149,12 +146,9 @@ def _tree(session: Session) -> ChunkTree:
 
 def _link(session: Session, tensor: Tensor, arrays: Sequence[CID]) -> CID:
     """The link of a tensor."""
-    try:
+    with add_tensor_to_errors(tensor.name):
         node = tensor_node(tensor, arrays)
         return arrays[0] if node is None else session.put(node.encode())
-    except TensorglotError as error:
-        error.tensor = tensor.name
-        raise
 
 
 def _array(session: Session, value: _Stored) -> CID:

@@ -12,6 +12,7 @@ from tensorglot.containers.store import MARKER
 from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.io.place import absolute
 from tensorglot.io.sink import is_temporary
+from tensorglot.io.storage_options import as_storage_options
 from tensorglot.io.urls import file_path, is_url
 from tensorglot.store.backend import Backend, Directory
 from tensorglot.store.remote import Bucket
@@ -26,7 +27,7 @@ def _backend(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> 
     path = as_path(url).removeprefix(_SCHEME)
     if is_url(path):
         return Bucket(path, options)
-    if options and "://" not in path:
+    if options is not None and as_storage_options(options) and "://" not in path:
         raise InputError("storage_options need a URL", rule="store.url")
     return Directory(absolute(file_path(path)))
 

@@ -97,10 +97,10 @@ class Table:
     packs: NDArray[np.int32]
     rows: NDArray[np.int32]
     bases: NDArray[np.int32]
-    """Where the base of each is in this table, by its key; -1 for a block in full."""
+    """The position of each block's base in this table; -1 for a block that is stored in full."""
     left_out: LeftOut
     columns: Columns
-    """Of all packs, one after the other."""
+    """The columns of all packs, concatenated."""
 
     @classmethod
     def of(cls, indexes: Mapping[str, PackIndex], damaged: Mapping[str, frozenset[Span]]) -> Table:

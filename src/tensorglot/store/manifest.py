@@ -8,7 +8,7 @@ CRC-32, started with the level of the node, has five zero bits at its end. So a 
 not move when tensors change or come and go elsewhere, and a commit in which ten of
 100,000 tensors changed writes the nodes on the way to these ten. A node has at least two
 entries, unless it is the only one of its level, and at most 256 (257 at the end). It is
-also cut behind the name with which its names have 256 KiB or more.
+also cut after the name with which its names have 256 KiB or more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tensorglot.wire.cid import (
     parse_links,
 )
 
-__all__ = ["MAX_LEVELS", "Entry", "Manifest", "Node", "build", "parse_node"]
+__all__ = ["MAX_LEVELS", "Entry", "Manifest", "Node", "build", "parse_node", "too_deep"]
 
 _MASK = 31
 _LEAST, _MOST = 2, 256
@@ -180,7 +180,7 @@ class Manifest:
             if node.leaf:
                 return node.links[at] if node.names[at] == name else None
             link = node.links[at]
-        raise _deep()
+        raise too_deep()
 
     def leaves(self, most: int, read_each: Callable[[Sequence[CID]], list[bytes]]) -> list[Node]:
         """The nodes that have all tensors, in the order of their names; more than `most` are an error."""
@@ -191,7 +191,7 @@ class Manifest:
         while stack:
             link, level, first = stack.pop()
             if level > MAX_LEVELS:
-                raise _deep()
+                raise too_deep()
             node = self._node(link)
             if first and node.names[:1] != [first]:
                 raise FormatError("a manifest names the first tensor of a node wrongly", rule="store.manifest.order")
@@ -208,5 +208,5 @@ class Manifest:
         return found
 
 
-def _deep() -> FormatError:
+def too_deep() -> FormatError:
     return FormatError(f"a manifest of more than {MAX_LEVELS} levels", rule="store.manifest")

@@ -59,12 +59,12 @@ class ArrayNode(NamedTuple):
 
 
 LEAF_NBYTES = len(ARRAY_HEAD) + 4 + DIGEST_NBYTES
-"""Where the digest ends in the node of an array that is one block; it begins behind LEAF_HEAD."""
+"""The end of the digest in the node of an array that is one block; it begins after LEAF_HEAD."""
 LEAF_HEAD = ARRAY_HEAD + bytes((1, RAW, BLAKE3, DIGEST_NBYTES))
 
 
 def leaf_array_ends(type: str, nbytes: int) -> tuple[bytes, bytes]:
-    """What is before and behind the digest in the node of an array that is one block."""
+    """What is before and after the digest in the node of an array that is one block."""
     block = ArrayNode(type, nbytes, CID(bytes(DIGEST_NBYTES))).encode()
     return block[: len(LEAF_HEAD)], block[LEAF_NBYTES:]
 
@@ -114,7 +114,7 @@ class PartNode:
     dtype: str | None = None
     """The name of an element type that is unknown here; the array has its bytes."""
     shape: tuple[int, ...] | None = None
-    """With `dtype`."""
+    """The shape of the part; None unless `dtype` is set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +190,7 @@ class Commit(Record):
     def encode(
         tensors: CID, parents: tuple[CID, ...], message: str, metadata: Mapping[str, Any] | None, time: int
     ) -> bytes:
+        """The node of a commit; `time` is in microseconds since 1970."""
         return _encode(
             {
                 "dynd": 1,
@@ -205,6 +206,7 @@ class Commit(Record):
 
     @classmethod
     def parse(cls, cid: CID, block: bytes) -> Commit:
+        """The commit of a node."""
         kinds = {"message": str, "metadata": (dict, type(None)), "parents": list, "tensors": CID, "time": int}
         node = _node(block, "commit", kinds)
         if not all(isinstance(parent, CID) and parent.codec == DAG_CBOR for parent in node["parents"]):

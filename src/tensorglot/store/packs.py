@@ -25,7 +25,7 @@ from blake3 import blake3
 from tensorglot.errors import FormatError, IntegrityError, RemoteError, TensorglotError
 from tensorglot.memory import SCRATCH_NBYTES, Scratch, scratch
 from tensorglot.store.backend import Backend
-from tensorglot.store.encodings import IS_DELTA, apply_chain, decode
+from tensorglot.store.encodings import IS_DELTA, apply_chain, decode, wrong_base
 from tensorglot.store.lookup import Stored, Table
 from tensorglot.store.marks import Marks, parse_marks
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
@@ -343,7 +343,7 @@ class Packs:
         chain = [table.stored(at)]
         while (base := chain[-1].record.base) is not None:
             if len(chain) > MAX_DEPTH:
-                raise FormatError(f"more than {MAX_DEPTH} deltas on each other", rule="store.chain")
+                raise FormatError(f"a chain of more than {MAX_DEPTH} deltas", rule="store.chain")
             at = table.base(at, base)
             if at is None:
                 raise self.missing(CID(base))
@@ -405,7 +405,7 @@ class Packs:
         if stored.record.grouped:
             out[:] = self._block_of_group(stored)
         elif stored.record.encoding in IS_DELTA:
-            raise FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
+            raise wrong_base()
         else:
             decode(stored.record.encoding, body, out)
 
@@ -444,7 +444,7 @@ def _delta(stored: Stored, body: memoryview) -> tuple[int, memoryview]:
     """The encoding and the body of a record that has a base."""
     record = stored.record
     if record.encoding not in IS_DELTA or record.grouped:
-        raise FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
+        raise wrong_base()
     return record.encoding, body
 
 

@@ -50,7 +50,7 @@ class _Small(NamedTuple):
 
     data: bytes
     condition: Mapping[str, str]
-    """That it has not changed, for a put: some servers compare the ETag, some the version."""
+    """The condition for a put, that it is still the object that was read: servers compare the ETag or the version."""
     modified: datetime
 
 
@@ -256,7 +256,7 @@ class Bucket:
             if held is None:
                 continue
             if self._server_time() - held.modified.timestamp() < LEASE_SECONDS:
-                raise InputError(f"another process runs {what} here", rule="store.lock", path=self.url)
+                raise InputError(f"another process runs {what} on this store", rule="store.lock", path=self.url)
             if self._put(key, name.encode(), held.condition):
                 break
         with Lease(name, self._object(key)).held():

@@ -14,7 +14,7 @@ from blake3 import blake3
 
 from tensorglot.errors import FormatError, IntegrityError, RemoteError
 from tensorglot.store.backend import Backend
-from tensorglot.store.encodings import IS_DELTA, apply, decode
+from tensorglot.store.encodings import IS_DELTA, apply, decode, wrong_base
 from tensorglot.store.lookup import Stored, Table
 from tensorglot.store.pack import MAX_DEPTH
 from tensorglot.wire.cid import CID
@@ -22,9 +22,9 @@ from tensorglot.wire.cid import CID
 __all__ = ["READ_ERRORS", "Salvage", "pack_key"]
 
 READ_ERRORS = (FormatError, OSError)
-"""Of one copy: it does not decode, or the disk cannot read it."""
+"""What reading one copy of a block may raise: it does not decode, or the disk cannot read it."""
 _MOST_COPIES = 16
-"""Of a block that are tried."""
+"""Copies of a block that are tried."""
 
 
 def pack_key(name: str) -> str:
@@ -32,7 +32,7 @@ def pack_key(name: str) -> str:
 
 
 class Places(Protocol):
-    """Where copies are."""
+    """Finds the copies of a block."""
 
     backend: Backend
 
@@ -101,7 +101,7 @@ class Salvage:
                 f"cannot be read: {error.strerror}", rule="store.block.read", offset=record.offset
             ) from error
         if (record.encoding in IS_DELTA) != (base is not None) or (base is not None and record.grouped):
-            raise FormatError("a delta needs a base, and only a delta has one", rule="store.chain")
+            raise wrong_base()
         if base is None:
             room = bytearray(record.decoded)
             decode(record.encoding, body, memoryview(room))

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tensorglot.errors import FormatError, human_nbytes, plural
+from tensorglot.errors import human_nbytes, plural
 from tensorglot.operations._jsonable import Record
 from tensorglot.store.checkout import check_node
-from tensorglot.store.manifest import MAX_LEVELS, Node, parse_node
+from tensorglot.store.manifest import MAX_LEVELS, Node, parse_node, too_deep
 from tensorglot.store.objects import Commit, parse_array, parse_arrays, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import Walk, has_links
@@ -92,7 +92,7 @@ class Sizes:
             if not level:
                 break
         else:
-            raise FormatError(f"a manifest of more than {MAX_LEVELS} levels", rule="store.manifest")
+            raise too_deep()
         self._add_tensors([link for _, node in new if node.leaf for link in node.links])
         for digest, node in reversed(new):  # a node that is met on two levels has its place on the upper one
             if node.leaf:

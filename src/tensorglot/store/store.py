@@ -314,7 +314,7 @@ class Store:
         return {ref.name: str(ref.cid) for ref in inspect_refs(self._backend) if isinstance(ref, Ref)}
 
     def tags(self) -> dict[str, str]:
-        """Those of the refs that do not move."""
+        """The tags by name: refs that do not move with commits."""
         found = inspect_refs(self._backend)
         return {ref.name: str(ref.cid) for ref in found if isinstance(ref, Ref) and ref.kind == "tag"}
 
@@ -358,7 +358,9 @@ class Store:
             return None
         candidates = [cid for cid in self._with_prefix(text) if any_node or self._is_commit(cid)]
         if len(candidates) > 1:
-            raise InputError(f"'{escape(text)}' begins several CIDs: add characters", rule="store.ref.short")
+            raise InputError(
+                f"'{escape(text)}' is the beginning of several CIDs: add characters", rule="store.ref.short"
+            )
         return candidates[0] if candidates else None
 
     def _with_prefix(self, text: str) -> list[CID]:

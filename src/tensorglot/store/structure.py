@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from tensorglot.errors import FormatError, TensorglotError
+from tensorglot.errors import FormatError, add_tensor_to_errors
 from tensorglot.store.checkout import check_tensor, read_node
 from tensorglot.store.chunks import check_tree
-from tensorglot.store.manifest import MAX_LEVELS, Node, parse_node
+from tensorglot.store.manifest import MAX_LEVELS, Node, parse_node, too_deep
 from tensorglot.store.objects import Commit
 from tensorglot.store.packs import Packs
 from tensorglot.wire.cid import CID
@@ -35,7 +35,7 @@ class Structure:
         stack = [] if commit.tensors in self._nodes else [commit.tensors]
         while stack:
             if len(stack) > MAX_LEVELS + 1:
-                raise FormatError(f"a manifest of more than {MAX_LEVELS} levels", rule="store.manifest")
+                raise too_deep()
             node = parse_node(self._read(stack[-1]))
             missing = next((child for child in node.links if child not in self._nodes), None)
             if not node.leaf and missing is not None:
@@ -59,12 +59,9 @@ class Structure:
     def _check_tensor(self, name: str, link: CID) -> None:
         if link in self._tensors:
             return
-        try:
+        with add_tensor_to_errors(name):
             for array in check_tensor(self._packs, name, link):
                 check_tree(array, self._read, self._nbytes_of, self._trees)
-        except TensorglotError as error:
-            error.tensor = name
-            raise
         self._tensors.add(link)
 
     def _nbytes_of(self, chunk: CID) -> int:

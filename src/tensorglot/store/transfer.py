@@ -40,9 +40,9 @@ class Transferred(Record):
     """The result of `push`, `pull`, `bundle` and `unbundle`."""
 
     refs: tuple[str, ...]
-    """Those that were moved."""
+    """Refs that were moved."""
     blocks: int
-    """That the other side did not have."""
+    """Blocks that the other store did not have."""
     nbytes: int
     """Stored bytes of these blocks."""
 

@@ -37,7 +37,8 @@ _DOUBLE = struct.Struct("<d")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
-DOUBLE, STRING, OBJECT_ID, BOOL, DATE, INT32, INT64, DECIMAL = 0x01, 0x02, 0x07, 0x08, 0x09, 0x10, 0x12, 0x13
+DOUBLE, STRING, OBJECT_ID, BOOL, DATE, REGEX = 0x01, 0x02, 0x07, 0x08, 0x09, 0x0B
+INT32, INT64, DECIMAL = 0x10, 0x12, 0x13
 _DECIMAL_DIGITS = 34
 
 
@@ -172,7 +173,7 @@ def _element(key: str, kind: int, value: bytes) -> bytes:
 def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth: int = 1) -> tuple[int, bytes]:
     """Encodes one value, also NumPy scalars and pymongo's ObjectId and Binary; returns its BSON type and bytes."""
     if isinstance(value, np.generic):
-        value = value.item()
+        value = _python_value(value)
     if value is None:
         return NULL, b""
     if isinstance(value, bool):
@@ -202,6 +203,13 @@ def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth:
     if default is not None:
         return encode_value(default(value), None, depth)
     raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
+
+
+def _python_value(value: np.generic) -> Any:
+    plain = value.item()
+    if isinstance(value, (np.datetime64, np.timedelta64)) and isinstance(plain, int):  # a unit below microseconds
+        raise InputError(f"BSON does not support {value.dtype}: use milliseconds", rule="bson.value")
+    return plain
 
 
 def _check_raw(value: Raw) -> bytes:

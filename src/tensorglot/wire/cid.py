@@ -109,6 +109,7 @@ class CID:
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> CID:
+        """The CID of its binary form, 36 bytes."""
         raw = _as_bytes(data)
         if len(raw) != 4 + DIGEST_NBYTES or raw[0] != 1 or raw[3] != DIGEST_NBYTES:
             raise FormatError(_FORM, rule="cid.form")

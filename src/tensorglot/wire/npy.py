@@ -115,12 +115,12 @@ def _parse(data: bytes, rule: str, max_rank: int) -> Header:
     shape, fortran_order = value["shape"], value["fortran_order"]
     if type(fortran_order) is not bool:
         raise FormatError("fortran_order must be True or False", rule=f"{rule}.header.order", offset=start)
-    if type(shape) is not tuple or any(type(size) is not int or size < 0 for size in shape):
-        raise FormatError("shape is not a tuple of non-negative integers", rule=f"{rule}.header.shape", offset=start)
-    if len(shape) > max_rank:
+    if type(shape) is tuple and len(shape) > max_rank:
         raise LimitError(
             f"{len(shape)} dimensions exceed Limits.rank ({max_rank})", rule=f"{rule}.limit.rank", offset=start
         )
+    if type(shape) is not tuple or any(type(size) is not int or size < 0 for size in shape):
+        raise FormatError("shape is not a tuple of non-negative integers", rule=f"{rule}.header.shape", offset=start)
     dtype, descr, itemsize, big_endian = _element(value["descr"], rule, start)
     if math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
         raise FormatError("the array would have 2**63 bytes or more", rule=f"{rule}.shape.product", offset=start)
@@ -224,6 +224,11 @@ _TOKEN = re.compile(
 )
 
 
+_NUMBERS = re.compile(r"(?:[ \n]*\d{1,19}L?[ \n]*,)++")
+"""Several numbers, each with its comma."""
+_FIELDS = re.compile(r"(?: ?\('[^'\\\n]*', '[^'\\\n]*'\),)++")
+"""Several fields of a name and a type, each with its comma, as NumPy writes them."""
+_FIELD = re.compile(r"\('([^']*)', '([^']*)'\)")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -281,11 +286,24 @@ class _Parser:
             self._fail()
         return dict(items)
 
+    def _many(self, depth: int) -> list[Any]:
+        """Items up to the last comma of a run that are all numbers or all plain fields: a shape, a structured dtype."""
+        if found := _NUMBERS.match(self._text, self._position):
+            self._position = found.end()
+            return list(map(int, re.findall(r"\d+", found[0])))
+        if depth and (found := _FIELDS.match(self._text, self._position)):
+            self._position = found.end()
+            return _FIELD.findall(found[0])
+        return []
+
     def _items(self, close: str, depth: int, *, pairs: bool) -> tuple[list[Any], bool]:
         """Parses items up to the closing bracket; returns also whether a comma follows the last."""
         items: list[Any] = []
         trailing = False
         while True:
+            if not pairs and (trailing or not items) and (many := self._many(depth)):
+                items += many
+                trailing = True
             before = self._position
             kind, _ = self._token()
             if kind == close:

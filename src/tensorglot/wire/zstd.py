@@ -425,7 +425,7 @@ class _Kept(threading.local):
     def __init__(self) -> None:
         self.decompressor = zstandard.ZstdDecompressor(max_window_size=_KEPT_WINDOW)
         self.compressor: tuple[int, bool, zstandard.ZstdCompressor] | None = None
-        """With its level, and whether frames get a checksum."""
+        """A compressor, its level, and whether its frames have a checksum."""
         self._plane_compressors: dict[bool, zstandard.ZstdCompressor] = {}
 
     def plane_compressor(self, small: bool) -> zstandard.ZstdCompressor:

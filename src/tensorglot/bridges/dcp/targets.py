@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -95,11 +95,8 @@ class FolderTarget:
     def finish(self, manifest: Manifest, links: Links) -> None:
         archive = collect({}, {"manifest": manifest})
         write_archive(self._folder.file(INDEX), archive, named("dcp")[0], WriteOptions("json"), self._options)
-        for_each_request(self._folder.remove, self._left_over(manifest.files))
-
-    def _left_over(self, files: Iterable[str]) -> set[str]:
-        """The files of earlier saves."""
-        return {name for name in self._folder.names() or () if _RANK_FILE.fullmatch(name)} - set(files)
+        present = {name for name in self._folder.names() or () if _RANK_FILE.fullmatch(name)}
+        for_each_request(self._folder.remove, present.difference(manifest.files))  # the files of earlier saves
 
 
 def _align(archive: Archive, spec: Format, settled: WriteOptions) -> Archive:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tensorglot.bridges.torch import to_numpy
 from tensorglot.containers.dcp import plain
-from tensorglot.errors import UnsupportedError
+from tensorglot.errors import UnsupportedError, add_tensor_to_errors
 from tensorglot.extras import library
 
 if TYPE_CHECKING:
@@ -54,16 +54,13 @@ def encode_value(data: io.BytesIO, name: str) -> Any:
 
     torch = library("torch", "torch")
     data.seek(0)
-    try:
-        value = torch.load(data, map_location="cpu", weights_only=True)
-        return plain.encode(value, _encode_torch)
-    except UnpicklingError as error:
-        raise UnsupportedError(
-            "a value that is not plain cannot be stored without pickle", rule="dcp.value.type", tensor=name
-        ) from error
-    except UnsupportedError as error:
-        error.tensor = name
-        raise
+    with add_tensor_to_errors(name):
+        try:
+            return plain.encode(torch.load(data, map_location="cpu", weights_only=True), _encode_torch)
+        except UnpicklingError as error:
+            raise UnsupportedError(
+                "a value that is not plain cannot be stored without pickle", rule="dcp.value.type"
+            ) from error
 
 
 def _encode_torch(value: Any) -> tuple[str, Any] | None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import click
 
+from tensorglot.cli.group import Group
 from tensorglot.cli.store import deltas, history, keeping, moving
 
 __all__ = ["command"]
 
 
-@click.group
+@click.group(cls=Group)
 def command() -> None:
     """Keep every version of a checkpoint; only changes take space.
 

@@ -98,8 +98,9 @@ def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
 
     The newest commit comes first. "changed" counts tensors that no earlier commit has,
     "stored" is the bytes that the commit added, "share" their part of its size, and
-    "refs" the names of the commit. With --limit, only the commits listed and the one
-    before them are read.
+    "refs" the names of the commit. Of a message the first line is listed; `store show`
+    prints all of it. With --limit, only the commits listed and the one before them are
+    read.
 
     \b
     Example:
@@ -126,12 +127,18 @@ def log(store: str, ref: str | None, limit: int | None, as_json: bool) -> None:
             Column("changed", [f"{cost.changed:,}/{cost.tensors:,}" for cost in costs], right=True),
             Column("stored", [human_nbytes(cost.stored_nbytes) for cost in costs], right=True),
             Column("share", [share_text(cost.stored_nbytes, cost.nbytes) for cost in costs], right=True),
-            Column("refs", [_names(cost.commit, refs) for cost in costs], elastic=True),
-            Column("message", [escape(cost.commit.message) for cost in costs], elastic=True),
+            Column("refs", [_names(cost.commit, refs) for cost in costs], elastic=True, prose=True),
+            Column("message", [_subject(cost.commit.message) for cost in costs], elastic=True, prose=True),
         ]
     )
     nbytes, stored = sum(cost.nbytes for cost in costs), sum(cost.stored_nbytes for cost in costs)
     print(f"{plural(len(costs), 'commit')}, {human_nbytes(nbytes)} stored in {human_nbytes(stored)}")
+
+
+def _subject(message: str) -> str:
+    """The first line of a message."""
+    first, *others = message.strip().splitlines() or [""]
+    return escape_whole(first) + (" …" if others else "")
 
 
 def _when(time: datetime) -> str:

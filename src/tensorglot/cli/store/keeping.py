@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,10 +14,7 @@ from tensorglot.errors import human_nbytes, plural
 if TYPE_CHECKING:
     from tensorglot.store.collect import Collected
 
-
 __all__ = ["check", "collect", "repack", "stats"]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @click.command
@@ -45,12 +41,11 @@ def check(store: str, data: bool, as_json: bool) -> int:
     return 0 if report.ok else 1
 
 
-def _grace(run: F) -> F:
-    return click.option(
-        "--grace",
-        type=click.FloatRange(min=0),
-        help="Seconds that something must have been unreachable before it is removed. Default: a day.",
-    )(run)
+_grace = click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    help="Seconds that something must have been unreachable before it is removed. Default: a day.",
+)
 
 
 @click.command

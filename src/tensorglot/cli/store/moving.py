@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,17 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["bundle", "pull", "push", "unbundle"]
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _transfer(run: F) -> F:
-    run = click.argument("refs", nargs=-1, shell_complete=complete_refs)(run)
-    return click.argument("other", metavar="STORE2", type=click.Path())(run)
+_other = click.argument("other", metavar="STORE2", type=click.Path())
+_refs = click.argument("refs", nargs=-1, shell_complete=complete_refs)
 
 
 @click.command
 @store_argument
-@_transfer
+@_other
+@_refs
 @as_json
 def push(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
     """Copy refs, all or those named, to another store. Only blocks that it lacks are copied.
@@ -38,16 +35,13 @@ def push(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
     Example:
       tensorglot store push run backup main
     """
-    with progress_bar("pushing") as progress:
-        options = storage_options_for(other)
-        _print_transferred(
-            open_store(store).push(other, refs or None, progress=progress, storage_options=options), as_json
-        )
+    _transfer(open_store(store).push, "pushing", other, refs, as_json)
 
 
 @click.command
 @store_argument
-@_transfer
+@_other
+@_refs
 @as_json
 def pull(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
     """Copy refs, all or those named, from another store. Only missing blocks are copied.
@@ -56,14 +50,13 @@ def pull(store: str, other: str, refs: Sequence[str], as_json: bool) -> None:
     Example:
       tensorglot store pull backup run
     """
-    with progress_bar("pulling") as progress:
-        options = storage_options_for(other)
-        _print_transferred(
-            open_store(store).pull(other, refs or None, progress=progress, storage_options=options), as_json
-        )
+    _transfer(open_store(store).pull, "pulling", other, refs, as_json)
 
 
-def _print_transferred(found: Transferred, as_json: bool) -> None:
+def _transfer(run: Callable[..., Transferred], what: str, other: str, refs: Sequence[str], as_json: bool) -> None:
+    """Runs `push` or `pull`, and prints what was copied."""
+    with progress_bar(what) as progress:
+        found = run(other, refs or None, progress=progress, storage_options=storage_options_for(other))
     names = ", ".join(escape(name) for name in found.refs) or ("no ref" if found.blocks else "nothing")
     text = f"{names} moved: {plural(found.blocks, 'block')}, {human_nbytes(found.nbytes)}"
     print_result(found.to_dict(), text, as_json=as_json)

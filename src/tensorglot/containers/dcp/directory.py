@@ -37,7 +37,7 @@ OPEN_FILES = 64
 BOXES = 4096
 """Boxes whose place in their file is cached."""
 _CARRIERS = {1: "torch.uint8", 2: "torch.uint16", 4: "torch.uint32", 8: "torch.uint64", 16: "torch.complex128"}
-"""By width, the type as which elements of any type of that width are copied."""
+"""For each width in bytes, the type that stands for every type of that width when elements are copied."""
 
 
 class Directory(ABC):

@@ -133,9 +133,9 @@ class Joined:
             )
         expected = tensor.dtype if isinstance(tensor.dtype, DType) else CARRIER
         if directory.typed and part.dtype is not expected:
-            found = escape(part.unknown_dtype or "") if part.dtype is None else part.dtype.name
+            said = getattr(tensor.dtype, "name", tensor.dtype)
             raise FormatError(
-                f"a box of {found} where the index says {getattr(tensor.dtype, 'name', tensor.dtype)}",
+                f"a box of {escape(part.dtype_name)} where the index says {said}",
                 rule="dcp.box.dtype",
                 tensor=tensor.name,
                 path=directory.path_of(tensor.places[number].file),

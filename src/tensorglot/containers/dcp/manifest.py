@@ -116,6 +116,8 @@ def _matrix(rows: Sequence[Any], width: int) -> NDArray[np.int64] | None:
     if not all(type(row) in (list, tuple) and len(row) == width for row in rows):
         return None
     values = list(chain.from_iterable(rows))
+    if not values:
+        return np.zeros((len(rows), width), np.int64)
     if not set(map(type, values)) <= {int}:
         return None
     try:

@@ -70,7 +70,7 @@ _MAKERS: dict[str, Callable[[Any], Any]] = {
     "OrderedDict": OrderedDict,
 }
 PLAIN: dict[str, Callable[[Any], Any]] = {**_MAKERS, "tuple": list, "set": list, "OrderedDict": dict}
-"""For metadata, which has only lists and dicts."""
+"""The constructors for metadata, which has only lists and dicts."""
 
 
 def decode(value: Any, makers: Mapping[str, Callable[[Any], Any]] | None = None) -> Any:

@@ -86,7 +86,7 @@ class Body:
     encoding: int
     begin: int
     end: int
-    """In the file."""
+    """The span of its bytes in the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class DeltaIndex:
     rows: list[Change]
     removed: list[str] = field(default_factory=list)
     special: dict[int, Special] = field(default_factory=dict)
-    """By the position of the name."""
+    """Tensors with attributes or of several parts, by the positions of their names."""
     metadata: Mapping[str, Any] | None = None
     """Metadata of the new version."""
 

@@ -19,7 +19,7 @@ from tensorglot.containers.canonical import check_canonical
 from tensorglot.containers.gguf.header import read_header
 from tensorglot.containers.gguf.tensors import DTYPES, add_tensors
 from tensorglot.containers.gguf.values import find_faults
-from tensorglot.containers.gguf.write import keeps, write
+from tensorglot.containers.gguf.write import find_fault, keeps, write
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder
@@ -39,4 +39,4 @@ def read(source: Source, options: ReadOptions) -> Index:
     return index
 
 
-CONTAINER = Container(DTYPES, read, write, keeps=keeps, metadata_faults=find_faults)
+CONTAINER = Container(DTYPES, read, write, keeps=keeps, metadata_faults=find_faults, tensor_fault=find_fault)

@@ -96,4 +96,4 @@ def _q8_0(values: Values) -> Bytes:
 ENCODERS: dict[str, Callable[[Values], Bytes]] = {
     "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0,
 }  # fmt: skip
-"""By the name of the block type; all have 32 elements."""
+"""The encoder of each block type; all have blocks of 32 elements."""

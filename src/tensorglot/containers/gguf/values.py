@@ -80,6 +80,8 @@ def _kind(value: Any) -> int:
         return _integer_kind(value, value, (UINT32, INT32, UINT64, INT64))
     if isinstance(value, float):
         return _float_kind([value])
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return _numpy_kind(value.dtype)
     if isinstance(value, (Sequence, np.ndarray)):
         return ARRAY
     raise ValueError(f"GGUF has no metadata type for {type(value).__name__}")
@@ -132,7 +134,7 @@ def _elements_kind(values: Any) -> int:
     return found.pop()
 
 
-def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:
+def find_faults(metadata: Mapping[str, Any], version: str) -> dict[str, str]:
     """The keys that cannot be written, each with the reason."""
     faults: dict[str, str] = {}
     for key, value in metadata.items():

@@ -18,14 +18,15 @@ from tensorglot.containers.gguf.blocks import BLOCKS
 from tensorglot.containers.gguf.header import alignment_of
 from tensorglot.containers.gguf.tensors import DTYPES
 from tensorglot.containers.gguf.values import encode_pairs, encode_text
-from tensorglot.containers.table import WriteOptions, check_header, unsupported_dtype
+from tensorglot.containers.table import Fault, WriteOptions, check_header, unsupported_dtype
 from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
 from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk
 from tensorglot.model.types.algebra import leading
 
-__all__ = ["keeps", "write"]
+__all__ = ["find_fault", "keeps", "write"]
 
 NAME_NBYTES = 63
 RANK = 4
@@ -38,6 +39,14 @@ _UNKNOWN = re.compile(r"ggml type (\d{1,9})")
 def keeps(version: str, unknown: str) -> bool:
     """Whether elements of an unknown type can be written: those read from GGUF, whose type number is in the name."""
     return _UNKNOWN.fullmatch(unknown) is not None
+
+
+def find_fault(name: str, shape: tuple[int, ...], dtype: DType | None, version: str) -> Fault | None:
+    """Why a tensor cannot be written."""
+    nbytes = len(name.encode())
+    if nbytes > NAME_NBYTES:
+        return Fault("name", f"a name of {nbytes} bytes; GGUF allows {NAME_NBYTES}")
+    return Fault("rank", f"{len(shape)} dimensions; GGUF allows {RANK}") if len(shape) > RANK else None
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
@@ -80,12 +89,9 @@ def _describe(index: Index, position: int) -> bytes:
         shape, number = index.shape(row), _number(index, row)
     else:
         shape, number = leading(layout.type)[0], _block_number(index, position, layout.name)
-    if len(name.encode()) > NAME_NBYTES:
-        raise UnsupportedError(
-            f"a name of {len(name.encode())} bytes; GGUF allows {NAME_NBYTES}", rule="gguf.write.name", tensor=name
-        )
-    if len(shape) > RANK:
-        raise UnsupportedError(f"{len(shape)} dimensions; GGUF allows {RANK}", rule="gguf.write.rank", tensor=name)
+    fault = find_fault(name, shape, None, "3")
+    if fault is not None:
+        raise fault.error("gguf", name)
     return encode_text(name) + struct.pack(f"<I{len(shape)}QI", len(shape), *reversed(shape), number)
 
 

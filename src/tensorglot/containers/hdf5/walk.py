@@ -30,7 +30,7 @@ from tensorglot.containers.hdf5.objects import (
     Objects,
 )
 from tensorglot.containers.hdf5.types import DTYPES, UNLIMITED, Element, parse_most, parse_shape, read_type
-from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, escape
+from tensorglot.errors import FormatError, LimitError, TruncatedError, add_tensor_to_errors, escape
 from tensorglot.limits import Limits
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME
@@ -68,12 +68,9 @@ def add_datasets(builder: IndexBuilder, objects: Objects, limits: Limits, notes:
             continue
         messages = objects.header(address)
         if any(message.kind == LAYOUT for message in messages):
-            try:
+            with add_tensor_to_errors(path):
                 rows[address] = _Dataset.read(path, objects, messages, claims, limits)
                 builder.add(path, rows[address])
-            except TensorglotError as error:
-                error.tensor = error.tensor or path
-                raise
             continue
         walked.add(address)
         if depth > DEPTH:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tensorglot.errors import FormatError, LimitError, UnsupportedError
-from tensorglot.kernels.protobuf import scan_tensors
+from tensorglot.kernels.protobuf import scan_tensors, text_pair
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
 from tensorglot.wire.protobuf import BYTES, VARINT, Field, Reader, signed
@@ -23,13 +23,15 @@ DTYPES: dict[int, str] = {
     17: "float8_e4m3fn", 18: "float8_e4m3fnuz", 19: "float8_e5m2", 20: "float8_e5m2fnuz", 21: "uint4", 22: "int4",
     23: "float4_e2m1fn", 24: "float8_e8m0fnu", 25: "uint2", 26: "int2", 27: "float6_e2m3fn", 28: "float6_e3m2fn",
 }  # fmt: skip
-"""By the number of TensorProto.DataType; 8 is text, which is listed without its values."""
+"""Our element types by the numbers of TensorProto.DataType; 8 is text, which is listed without its values."""
 
 DATA_FIELDS = {4: "float_data", 5: "int32_data", 6: "string_data", 7: "int64_data", 9: "raw_data", 10: "double_data",
                11: "uint64_data"}  # fmt: skip
 """Fields of a tensor that have its values."""
 _PROPERTIES = {1: "ir_version", 2: "producer_name", 3: "producer_version", 4: "domain", 5: "model_version",
                6: "doc_string"}  # fmt: skip
+_USUAL_NBYTES = 4096
+"""A key and its value that are read at once."""
 
 
 @dataclass(slots=True)
@@ -75,7 +77,7 @@ class Initializers:
     ends: list[int] = field(default_factory=list)
     dims: list[int] = field(default_factory=list)
     unusual: dict[int, Initializer] = field(default_factory=dict)
-    """By their positions: tensors that columns cannot describe. These have but their names and shapes."""
+    """Tensors that columns cannot describe, by position; the columns have only their names and shapes."""
 
     def add(self, tensor: Initializer) -> None:
         """Adds an unusual one."""
@@ -222,6 +224,11 @@ def _opset(reader: Reader, message: Field) -> tuple[str, int]:
 def _entry(reader: Reader, message: Field) -> tuple[str, str]:
     """A key and its value."""
     _require(message, BYTES)
+    if message.end - message.begin <= min(_USUAL_NBYTES, reader.left):
+        pair = text_pair(reader.take(message))
+        if pair is not None:
+            return pair
+        reader.left += message.end - message.begin  # below, each field is charged as it is read
     texts = {1: "", 2: ""}
     once = _Once()
     for found in reader.fields(message.begin, message.end):

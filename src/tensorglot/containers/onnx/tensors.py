@@ -14,7 +14,7 @@ from tensorglot.containers.onnx.external import ExternalFile, external_span
 from tensorglot.containers.onnx.messages import DATA_FIELDS, DTYPES, Initializer, Initializers, Model, SparseInitializer
 from tensorglot.containers.onnx.varints import Varints
 from tensorglot.containers.table import ReadOptions
-from tensorglot.errors import FormatError, TensorglotError, UnsupportedError
+from tensorglot.errors import FormatError, UnsupportedError, add_tensor_to_errors
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
@@ -39,7 +39,7 @@ _TYPES = 256
 _CODES = np.full(_TYPES, UNKNOWN, np.uint8)
 _BITS = np.zeros(_TYPES, np.int64)
 _RAW = np.zeros((max(DATA_FIELDS) + 1, _TYPES), np.bool_)
-"""By the field that has the values: whether they are as they are in memory."""
+"""By the field that has the values, and the type: whether they are stored as in memory."""
 for _number, _name in DTYPES.items():
     if _name:
         _CODES[_number], _BITS[_number] = BY_NAME[_name].code, BY_NAME[_name].bits
@@ -56,6 +56,7 @@ class Rows:
         self._options = options
         self._files: dict[str, ExternalFile] = {}
         self._codecs: dict[tuple[str, str, int], tuple[Codec, int]] = {}
+        self._layouts: dict[tuple[int, tuple[int, ...]], Layout] = {}
 
     def index(self, model: Model) -> Index:
         index = self._dense_index(model.tensors, model.metadata)
@@ -63,11 +64,8 @@ class Rows:
             return index
         builder = IndexBuilder(self._options.limits, "onnx")
         for sparse in model.sparse:
-            try:
+            with add_tensor_to_errors(sparse.values.name):
                 self._add_sparse(builder, sparse)
-            except TensorglotError as error:
-                error.tensor = error.tensor or sparse.values.name
-                raise
         return Index.concat([index, builder.index("onnx@1")], format="onnx@1", metadata=model.metadata)
 
     def _dense_index(self, found: Initializers, metadata: Mapping[str, Any]) -> Index:
@@ -84,11 +82,8 @@ class Rows:
         codecs: dict[int, Codec] = {}
         sizes: dict[int, int] = {}
         for at in np.flatnonzero(~plain).tolist():
-            try:
+            with add_tensor_to_errors(found.names[at]):
                 row = self._row(found.unusual.get(at) or found.describe(at, int(offsets[at])))
-            except TensorglotError as error:
-                error.tensor = error.tensor or found.names[at]
-                raise
             begins[at], ends[at] = row.begin, row.end
             unknown.pop(at, None)
             if isinstance(row.dtype, str):
@@ -183,15 +178,18 @@ class Rows:
         if len(found) == 2:
             strides = (8, 8 * len(shape))
             codec = Strided((len(shape), *values.shape), strides, 8, indices.codec)
-            nbytes = 8 * len(shape) * values.shape[0]
-            coords = replace(indices, shape=codec.shape, codec=None if codec.in_order else codec, nbytes=nbytes)
-            if codec.in_order and indices.codec is not None:
-                coords = replace(coords, codec=indices.codec)
+            indices.shape, indices.nbytes = codec.shape, 8 * len(shape) * values.shape[0]
+            indices.codec = indices.codec if codec.in_order else codec
         else:
-            coords = self._spread(indices, sparse)
-        layout = Layout(COO, dense(values.dtype, shape))
-        rows = (replace(values, part="values"), replace(coords, part="coords"))
-        builder.add(sparse.values.name, *rows, layout=layout)
+            indices = self._spread(indices, sparse)
+        values.part, indices.part = "values", "coords"
+        builder.add(sparse.values.name, values, indices, layout=self._layout(values.dtype, shape))
+
+    def _layout(self, dtype: DType, shape: tuple[int, ...]) -> Layout:
+        """The layout of a sparse tensor; equal ones are one."""
+        if (dtype.code, shape) not in self._layouts:
+            self._layouts[dtype.code, shape] = Layout(COO, dense(dtype, shape))
+        return self._layouts[dtype.code, shape]
 
     def _spread(self, indices: Row, sparse: SparseInitializer) -> Row:
         """Coordinates of positions in C order; they are read, 8 bytes for each at most 10 in the file."""

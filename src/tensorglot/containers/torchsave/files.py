@@ -118,7 +118,7 @@ def _window(source: Source) -> ziparchive.Window:
 
 
 class _LocalHeaders:
-    """Those of the ZIP archive, with padding of any size."""
+    """The local headers of the ZIP archive, which have padding of any size."""
 
     def __init__(self, source: Source, directory: ziparchive.Directory, positions: dict[str, int]) -> None:
         self._directory = directory

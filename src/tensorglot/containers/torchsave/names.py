@@ -88,7 +88,7 @@ class Storage:
     count: int
     """Number of elements, or of bytes."""
     first: int = 0
-    """For a view of another storage: its first element there."""
+    """The position of the first element, for a view of another storage."""
 
     @property
     def itemsize(self) -> int:
@@ -126,7 +126,7 @@ class QuantizedView:
     scales: float | View
     zeros: int | View
     axis: int
-    """Of the scales and zeros, if these are views."""
+    """The axis of the scales and zeros, if these are views."""
 
 
 TENSORS = (View, SparseViews, QuantizedView)

@@ -22,7 +22,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from tensorglot.containers.table import Container, ReadOptions, Revision, RowsFirst, WriteOptions
+from tensorglot.containers.table import Container, Fault, ReadOptions, Revision, RowsFirst, WriteOptions
 from tensorglot.containers.ztensor import manifest, revise, v01, v1, v2, write01, write2
 from tensorglot.containers.ztensor.constants import (
     INDEX_NBYTES,
@@ -36,7 +36,7 @@ from tensorglot.containers.ztensor.constants import (
 from tensorglot.containers.ztensor.shards import ShardSource
 from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.model.repeated import check_shared
@@ -113,15 +113,34 @@ def edit_metadata(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chu
     return _EDITORS[archive.format](archive, metadata)
 
 
-def find_faults(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Values that CBOR cannot represent, e.g. integers of more than 64 bits."""
+def metadata_faults(metadata: Mapping[str, Any], version: str) -> dict[str, str]:
+    return _find_faults(metadata, version, write01.FIELD_FORM if version == "0.1" else manifest.ROOT_FORM)
+
+
+def attribute_faults(attributes: Mapping[str, Any], dtype: str | None, version: str) -> dict[str, str]:
+    if version == "2":
+        return _find_faults(attributes, version, manifest.OBJECT_FORM)
+    if dtype is None or (dtype in BY_NAME and dtype not in NAMES_01):  # stored as parts, with a map of attributes
+        return _find_faults(attributes, version, write01.FIELD_FORM)
+    one_map_more = cbor.with_depth(write01.FIELD_FORM, write01.FIELD_FORM.depth + 1)
+    return {**_find_faults(attributes, version, one_map_more), **write01.reserved_fields(attributes)}
+
+
+def _find_faults(pairs: Mapping[str, Any], version: str, form: cbor.Profile) -> dict[str, str]:
+    """Keys that version 2 does not allow, and values that CBOR cannot represent, e.g. integers of 65 bits."""
     faults = {}
-    for key, value in metadata.items():
+    for key, value in pairs.items():
         try:
-            cbor.encode(value, cbor.LENIENT)
+            if version == "2":
+                write2.check_name(key, None)
+            cbor.encode({key: value}, form)
         except TensorglotError as error:
             faults[key] = error.message
     return faults
+
+
+def tensor_fault(name: str, shape: tuple[int, ...], dtype: DType | None, version: str) -> Fault | None:
+    return write2.find_fault(name, shape) if version == "2" else None
 
 
 def revise_tensors(archive: Archive, revision: Revision) -> Iterator[Chunk]:
@@ -156,6 +175,8 @@ CONTAINER = Container(
     content_digest=content_digest,
     dtypes_in=dtypes_in,
     keeps=keeps,
-    metadata_faults=find_faults,
+    metadata_faults=metadata_faults,
+    attribute_faults=attribute_faults,
+    tensor_fault=tensor_fault,
     header_nbytes_max=INDEX_NBYTES,
 )

@@ -162,7 +162,7 @@ class Catalogue:
             first_rows=self.first_rows if layouts else None,
             part_names=part_names,
             layouts=layouts,
-            attributes=Attributes(self.data, self.attributes, hidden or {}) if self.attributes else {},
+            attributes=Attributes(self.data, self.attributes, self.places, hidden or {}) if self.attributes else {},
             checksums=Texts(self.data, self.checksums) if np.count_nonzero(self.checksums) else None,
             checksums_decoded=np.ones(len(self.dtypes), np.bool_) if checksums_decoded else None,
             codecs=codecs,

@@ -74,14 +74,23 @@ class Texts(TextColumn):
 class Attributes(Mapping[int, Mapping[str, Any]]):
     """Maps of validated CBOR, by tensor, decoded on each access."""
 
-    def __init__(self, data: bytes, begins: Mapping[int, int], hidden: Mapping[str, str | None]) -> None:
-        """`hidden` has keys that are not attributes; a key with a value is hidden only if it has that value."""
+    def __init__(
+        self, data: bytes, begins: Mapping[int, int], entries: NDArray[np.int64], hidden: Mapping[str, str | None]
+    ) -> None:
+        """`hidden` has keys that are not attributes; a key with a value is hidden only if it has that value.
+
+        They are hidden in maps that are the entry of a tensor, at `entries`, and not in maps within an entry.
+        """
         self._data = data
         self._begins = begins
+        self._entries = entries
         self._hidden = hidden
 
     def __getitem__(self, tensor: int) -> dict[str, Any]:
-        fields: dict[str, Any] = Cursor(self._data, pos=self._begins[tensor]).value()
+        begin = self._begins[tensor]
+        fields: dict[str, Any] = Cursor(self._data, pos=begin).value()
+        if not self._hidden or begin != self._entries[tensor]:
+            return fields
         return {
             key: value
             for key, value in fields.items()

@@ -20,7 +20,16 @@ from tensorglot.model.payload import Encoded
 from tensorglot.model.tensor import Part
 from tensorglot.wire import cbor, checksums
 
-__all__ = ["ROOT_FORM", "PartSpec", "TensorSpec", "codes_of", "content_digest", "encode_manifest", "keeps"]
+__all__ = [
+    "OBJECT_FORM",
+    "ROOT_FORM",
+    "PartSpec",
+    "TensorSpec",
+    "codes_of",
+    "content_digest",
+    "encode_manifest",
+    "keeps",
+]
 
 _LOGICAL: dict[DType, tuple[str, str | None]] = {dtype: (storage, code) for code, (dtype, storage) in LOGICAL_2.items()}
 _STORAGE: dict[DType, tuple[str, str | None]] = {dtype: (code, None) for code, dtype in STORAGE_2.items()}
@@ -90,7 +99,7 @@ _OBJECTS, _ATTRIBUTES, _PARTS, _SHAPE, _LAYOUT, _BLOB, _TYPE, _DTYPE, _DIGEST, _
     ("objects", "attributes", "parts", "shape", "layout", "blob", "type", "dtype", "digest", "encoding",
      "decoded_length"),
 )  # fmt: skip
-ROOT_FORM, _OBJECT_FORM = (cbor.with_depth(cbor.DETERMINISTIC, 32 - above) for above in (1, 3))
+ROOT_FORM, OBJECT_FORM = (cbor.with_depth(cbor.DETERMINISTIC, 32 - above) for above in (1, 3))
 """Profiles for the attributes of the file and of an object. The manifest may nest 32 levels deep, and these are inside
 1 or 3 of them."""
 
@@ -109,7 +118,7 @@ def _tensor(tensor: TensorSpec) -> bytes:
         cbor.text(tensor.layout),
     ]
     if tensor.attributes is not None:
-        pieces += [_ATTRIBUTES, cbor.encode(tensor.attributes, _OBJECT_FORM)]
+        pieces += [_ATTRIBUTES, cbor.encode(tensor.attributes, OBJECT_FORM)]
     return b"".join(pieces)
 
 

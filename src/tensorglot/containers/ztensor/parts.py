@@ -32,7 +32,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import UNKNOWN, take_shapes
 from tensorglot.wire.cbor import ARRAY, TEXT, UINT, Cursor
 
-__all__ = ["METADATA", "gather_parts", "metadata_field", "rows_read_as_parts"]
+__all__ = ["METADATA", "gather_parts", "metadata_field", "part_rows", "rows_read_as_parts"]
 
 V = TypeVar("V")
 
@@ -94,6 +94,13 @@ def rows_read_as_parts(index: bytes) -> set[int]:
     except FormatError:
         return set(marked)
     return {row for whole in _find_wholes(catalogue, marked) for row in whole.rows}
+
+
+def part_rows(index: bytes) -> dict[int, str]:
+    """The rows of a valid index that are parts, each with the name of its tensor."""
+    cursor = Cursor(index)
+    catalogue, marked = read_entries(cursor, cursor.count("index"))
+    return {row: whole.name for whole in _find_wholes(catalogue, marked) for row in whole.rows}
 
 
 def metadata_field(catalogue: Catalogue) -> tuple[int, int] | None:

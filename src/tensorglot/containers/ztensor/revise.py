@@ -29,7 +29,7 @@ from tensorglot.containers.ztensor.constants import (
     MAGIC_2,
 )
 from tensorglot.containers.ztensor.manifest import ROOT_FORM, encode_manifest
-from tensorglot.containers.ztensor.parts import METADATA
+from tensorglot.containers.ztensor.parts import METADATA, part_rows
 from tensorglot.containers.ztensor.scan import Field, Record, scan
 from tensorglot.containers.ztensor.stored import index_parts, prepare, write_blobs
 from tensorglot.errors import UnsupportedError
@@ -97,7 +97,7 @@ def edit_01(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
 
 
 def _with_metadata(index: bytes, metadata: Mapping[str, Any], *, is_tensor: bool) -> bytes:
-    """An index with other metadata: the entries before and behind those that it has are copied as two spans."""
+    """An index with other metadata: the entries before and after the old metadata are copied as two spans."""
     cursor = cbor.Cursor(index)
     count = cursor.count("index")
     first = begin = end = cursor.pos
@@ -169,17 +169,16 @@ def _entries_01(data: bytes, tensors: set[str]) -> Iterator[_Item]:
 
     An entry of the metadata's name that the reader has found to be a tensor is one.
     """
+    whole_of = part_rows(data)
     cursor = cbor.Cursor(data)
-    for _ in range(cursor.count("index")):
+    for row in range(cursor.count("index")):
         raw = data[slice(*cursor.skip())]
         entry = cbor.Cursor(raw).value()
         if entry["name"] == METADATA and METADATA not in tensors and isinstance(entry.get("metadata"), dict):
             continue
-        part_of = entry.get("part_of")
-        whole = part_of if entry["name"] not in tensors and part_of in tensors else entry["name"]
         at = cbor.Cursor(raw).fields("entry", others=True)["offset"]
         behind = cbor.Cursor(raw, pos=at).skip()[1]
-        yield _Item(whole, raw, ((entry["offset"], entry["size"], at, behind),))
+        yield _Item(whole_of.get(row, entry["name"]), raw, ((entry["offset"], entry["size"], at, behind),))
 
 
 def edit_2(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:

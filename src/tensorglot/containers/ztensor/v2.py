@@ -115,7 +115,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     if options.strict:
         check_2(source, index, data, begin)
     if end < source.size:
-        message = f"{source.size - end} zeros behind the footer were left by a power cut: the next edit removes them"
+        message = f"{source.size - end} zeros after the footer were left by a power cut: the next edit removes them"
         index = replace(index, notes=[*index.notes, Note("ztensor.footer.zeros", message)])
     return index
 

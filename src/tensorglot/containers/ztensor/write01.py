@@ -41,8 +41,20 @@ from tensorglot.model.tensor import Part, Tensor
 from tensorglot.wire import cbor, checksums
 from tensorglot.wire.prefixed import join_texts
 
-__all__ = ["encode_index", "end_file", "entries_of", "metadata_entry", "place_entries", "rows_first", "write"]
+__all__ = [
+    "FIELD_FORM",
+    "encode_index",
+    "end_file",
+    "entries_of",
+    "metadata_entry",
+    "place_entries",
+    "reserved_fields",
+    "rows_first",
+    "write",
+]
 
+FIELD_FORM = cbor.with_depth(cbor.LENIENT, cbor.LENIENT.depth - 2)
+"""A field is in an entry, which is in the index; readers limit the nesting of the index."""
 _THEIR_CODE = np.full(256, -1, np.int16)
 _THEIR_CODE[[BY_NAME[name].code for name in NAMES_01]] = range(len(NAMES_01))
 
@@ -58,7 +70,7 @@ def _encode_fields(
     ]
     known = b"".join(cbor.text(key) + cbor.text(value) for key, value in pairs if value is not None)
     ordered = sorted((custom or {}).items(), key=lambda pair: pair[0].encode())
-    return known + b"".join(cbor.text(key) + cbor.encode(value, cbor.LENIENT) for key, value in ordered)
+    return known + b"".join(cbor.text(key) + cbor.encode(value, FIELD_FORM) for key, value in ordered)
 
 
 _DTYPE_TEXTS = [cbor.text(name) for name in NAMES_01]
@@ -255,20 +267,21 @@ def _entries_of_tensor(tensor: Tensor, compression: str | None) -> Iterator[Entr
 
 def _check_custom(custom: Mapping[str, Any], tensor: str) -> None:
     """Attributes become fields of the entry, so they must not have the name of a field of the document or packages."""
-    for key in custom:
-        if not isinstance(key, str):
-            raise InputError("attribute keys must be text", rule="ztensor.write.attribute", tensor=tensor)
-        if key in KNOWN:
-            raise InputError(
-                f"'{key}' is a field of zTensor; rename the attribute", rule="ztensor.write.attribute", tensor=tensor
-            )
+    if not all(isinstance(key, str) for key in custom):
+        raise InputError("attribute keys must be text", rule="ztensor.write.attribute", tensor=tensor)
+    for key, message in reserved_fields(custom).items():
         if key == "layout":
-            raise UnsupportedError(
-                "the attribute 'layout' is a field of the format to ztensor 0.1.0 to 0.1.4; "
-                "rename it, or write ztensor@2",
-                rule="ztensor.write.layout",
-                tensor=tensor,
-            )
+            raise UnsupportedError(message, rule="ztensor.write.layout", tensor=tensor)
+        raise InputError(message, rule="ztensor.write.attribute", tensor=tensor)
+
+
+def reserved_fields(attributes: Iterable[str]) -> dict[str, str]:
+    """The attributes with the name of a field, and why they cannot be written."""
+    reserved = dict.fromkeys(KNOWN, "a field of zTensor has this name; rename the attribute")
+    reserved["layout"] = (
+        "the attribute 'layout' is a field of the format to ztensor 0.1.0 to 0.1.4; rename it, or write ztensor@2"
+    )
+    return {key: reserved[key] for key in attributes if key in reserved}
 
 
 def _entry(name: str, part: Part, compression: str | None, custom: Mapping[str, Any]) -> Entry:

@@ -19,7 +19,7 @@ from typing import Any
 
 import xxhash
 
-from tensorglot.containers.table import WriteOptions, check_header
+from tensorglot.containers.table import Fault, WriteOptions, check_header
 from tensorglot.containers.ztensor.constants import ALIGNMENT_2, CANONICAL_ALIGNMENT, FOOTER_FORM, MAGIC_2
 from tensorglot.containers.ztensor.hashing import hash_chunk
 from tensorglot.containers.ztensor.manifest import PartSpec, TensorSpec, codes_of, encode_manifest
@@ -45,9 +45,10 @@ from tensorglot.threads import batches, ordered_map
 from tensorglot.wire import checksums, zstd
 from tensorglot.wire.seektable import seek_table
 
-__all__ = ["end_file", "footer", "is_canonical_name", "spec_of", "stored_blobs", "write"]
+__all__ = ["check_name", "end_file", "find_fault", "footer", "is_canonical_name", "spec_of", "stored_blobs", "write"]
 
 RANK = 64
+_NAME_FAULT = Fault("name", f"ztensor@2 supports names of 1 to {NAME_NBYTES} bytes without NUL")
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
@@ -90,20 +91,16 @@ def is_canonical_name(name: str) -> bool:
 
 def spec_of(tensor: Tensor, options: WriteOptions) -> TensorSpec:
     """The manifest entry of a tensor, whose blobs have no offsets yet. Refuses what version 2 cannot represent."""
-    _check_name(tensor.name, tensor.name)
+    fault = find_fault(tensor.name, tensor.shape)
+    if fault is not None:
+        raise fault.error("ztensor", tensor.name)
     _check_keys(tensor.attributes, tensor.name)
-    if len(tensor.shape) > RANK or math.prod(tensor.shape) >= 1 << 64:
-        raise UnsupportedError(
-            f"ztensor@2 supports {RANK} dimensions and fewer than 2**64 elements",
-            rule="ztensor.write.shape",
-            tensor=tensor.name,
-        )
     compressed, checksum = options.compression.of(tensor.name) is not None, options.checksum.of(tensor.name)
     algorithm = None if checksum == "frame" else checksum  # every frame has one
     parts = []
     for name in sorted(tensor.parts, key=str.encode):
         part = tensor.parts[name]
-        _check_name(name, tensor.name)
+        check_name(name, tensor.name)
         opaque = is_opaque(part)
         blob = Blob(part, compressed and not opaque, algorithm, decoded=True)
         if opaque and part.checksum_decoded:
@@ -112,21 +109,30 @@ def spec_of(tensor: Tensor, options: WriteOptions) -> TensorSpec:
     return TensorSpec(tensor.name, tensor.shape, tensor.layout, parts, dict(tensor.attributes) or None)
 
 
-def _check_name(name: str, tensor: str | None) -> None:
+def find_fault(name: str, shape: tuple[int, ...]) -> Fault | None:
+    """Why a tensor cannot be written."""
+    if not _is_name(name):
+        return _NAME_FAULT
+    if len(shape) > RANK or math.prod(shape) >= 1 << 64:
+        return Fault("shape", f"ztensor@2 supports {RANK} dimensions and fewer than 2**64 elements")
+    return None
+
+
+def check_name(name: str, tensor: str | None) -> None:
+    if not _is_name(name):
+        raise UnsupportedError(_NAME_FAULT.message, rule="ztensor.write.name", tensor=tensor)
+
+
+def _is_name(name: str) -> bool:
     """§3.5."""
-    if not 0 < len(name.encode()) <= NAME_NBYTES or "\0" in name:
-        raise UnsupportedError(
-            f"ztensor@2 supports names of 1 to {NAME_NBYTES} bytes without NUL",
-            rule="ztensor.write.name",
-            tensor=tensor,
-        )
+    return 0 < len(name.encode()) <= NAME_NBYTES and "\0" not in name
 
 
 def _check_keys(attributes: Mapping[str, Any], tensor: str | None) -> None:
     for key in attributes:
         if not isinstance(key, str):
             raise InputError("attribute keys must be text", rule="ztensor.write.attribute", tensor=tensor)
-        _check_name(key, tensor)
+        check_name(key, tensor)
 
 
 def stored_blobs(blobs: Sequence[Blob], level: int | None) -> Iterator[tuple[Blob, Iterable[Chunk]]]:

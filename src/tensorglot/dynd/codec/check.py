@@ -187,7 +187,7 @@ def _text_faults(kind: FixedString, raw: NDArray[np.uint8]) -> Iterator[tuple[in
 
 def _bad_units(units: NDArray[Any], *, wide: bool) -> Any:
     if wide:
-        return np.any((units > 0x10FFFF) | ((units >= 0xD800) & (units < 0xE000)), axis=1)
+        return _no_code_point(units).any(axis=1)
     # UTF-16: a high surrogate must be followed by a low one, and a low one follows a high one.
     high = (units >= 0xD800) & (units < 0xDC00)
     low = (units >= 0xDC00) & (units < 0xE000)
@@ -210,8 +210,13 @@ def _texts(node: Node, value: Value) -> Iterator[Fault]:
         yield Fault(node.child, int(starts[row]), 0, "dynd.utf8", "a string is not valid UTF-8")
 
 
+def _no_code_point(codes: NDArray[Any]) -> Any:
+    """Which numbers are beyond Unicode, or surrogates."""
+    return (codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))
+
+
 def _codes(node: Node, codes: NDArray[Any]) -> Iterator[Fault]:
-    bad = (codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))
+    bad = _no_code_point(codes)
     if bad.any():
         yield Fault(node, int(np.argmax(bad)), 0, "dynd.utf8", "a char is not a valid code point")
 

@@ -11,6 +11,7 @@ the faulty one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,9 +21,9 @@ from tensorglot.dynd.codec.check import Fault, first_fault
 from tensorglot.dynd.codec.growable import GrowableBuffer
 from tensorglot.dynd.codec.inputs import Input, Memory
 from tensorglot.dynd.codec.packing import unpack_columns
-from tensorglot.dynd.codec.program import decoding
+from tensorglot.dynd.codec.program import EDGE_ROW, Program, decoding, skipping
 from tensorglot.dynd.match import check_holds
-from tensorglot.dynd.schema import Kind, Plan, plan_of, void_error
+from tensorglot.dynd.schema import HUGE, Kind, Plan, plan_of, sizes_of, void_error
 from tensorglot.dynd.value import Column, Value, lists_of
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.kernels import varint_decode
@@ -48,7 +49,10 @@ _REFUSALS = {
     kernel.FLAG: ("dynd.flag", "the flag byte of an option is neither 0 nor 1"),
     kernel.UTF8: ("dynd.utf8", "a char is not valid UTF-8"),
 }
-_DTYPES = {kernel.BLOCK: np.uint8, kernel.LIST: np.int64, kernel.OPTION: np.int64, kernel.CHAR: np.uint32}
+_DTYPES = {
+    kernel.BLOCK: np.uint8, kernel.LIST: np.int64, kernel.OPTION: np.int64, kernel.CHAR: np.uint32,
+    kernel.EDGE: np.int64,
+}  # fmt: skip
 
 
 def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
@@ -110,12 +114,12 @@ def _leading_type(source: Input, limits: Limits) -> Type:
     return _parse(value.array(value.plan.nodes[1]).tobytes().decode("ascii"), limits)
 
 
-def skip(source: Input, type: Type, limits: Limits) -> None:
-    """Skips a value, in bounded memory and without checking its bytes."""
-    plan = plan_of(type)
-    if plan.root.charge > limits.void_count:
+def skip(source: Input, types: Sequence[Type], limits: Limits) -> list[int]:
+    """Skips values, in bounded memory and without checking their bytes; returns the offset of the end of each."""
+    known = {id(type): sizes_of(type) for type in {id(type): type for type in types}.values()}
+    if any(node.charge > limits.void_count for node in known.values()):
         raise void_error(limits)
-    _Skipper(source, plan, limits, 0).run()
+    return _Skipper(source, skipping([known[id(type)] for type in types]), limits, len(types)).skip()
 
 
 class _Reader:
@@ -124,19 +128,21 @@ class _Reader:
     def __init__(
         self, source: Input, plan: Plan, limits: Limits, depth: int, stop: tuple[int, int] | None = None
     ) -> None:
-        self.source, self.plan, self.limits, self.depth, self.stop = source, plan, limits, depth, stop
-        self.program = decoding(plan)
+        self.plan, self.stop = plan, stop
+        self.prepare(source, decoding(plan), limits, depth, limits.void_count - plan.root.charge)
+
+    def prepare(self, source: Input, program: Program, limits: Limits, depth: int, charges: int) -> None:
+        self.source, self.program, self.limits, self.depth = source, program, limits, depth
         self.boxes: dict[int, list[Value]] = {}
         self.rooms: dict[int, GrowableBuffer] = {}
-        columns = [varint_decode.Column()] * (2 * len(self.program.ops))
-        for op in self.program.ops:
+        columns = [varint_decode.Column()] * (2 * len(program.ops))
+        for op in program.ops:
             if op.code in _DTYPES:
                 room = self.rooms[op.column] = GrowableBuffer(_DTYPES[op.code], int(op.code == kernel.LIST))
                 columns[op.column] = room.column
             elif op.code == kernel.BOX:
                 self.boxes[op.column] = []
-        charges = limits.void_count - plan.root.charge
-        self.kernel = varint_decode.Decoder(self.program.to_decode, columns, self.program.depth, charges)
+        self.kernel = varint_decode.Decoder(program.to_decode, columns, program.depth, charges)
         self.begin = source.base + source.at
 
     def value(self) -> Value:
@@ -151,7 +157,7 @@ class _Reader:
             if answer == kernel.DONE:
                 return
             if answer == kernel.MORE:
-                source.more(self.kernel.remaining())
+                self.more()
             elif answer == kernel.GROW:
                 column, need = self.kernel.request()
                 if not self.grow(column, need):
@@ -160,6 +166,9 @@ class _Reader:
                 self.box(self.kernel.request()[0])
             else:
                 self.refuse(answer)
+
+    def more(self) -> None:
+        self.source.more(self.kernel.remaining())
 
     def grow(self, column: int, need: int) -> bool:
         """Makes room in a column, in proportion to the input read so far."""
@@ -229,14 +238,40 @@ class _Reader:
 
 
 class _Skipper(_Reader):
-    """Walks a value without keeping it: a column that is full is overwritten from the beginning."""
+    """Walks values without keeping them: a column that is full is overwritten from the beginning."""
+
+    def __init__(self, source: Input, program: Program, limits: Limits, count: int) -> None:
+        self.ends: list[int] = []
+        self.prepare(source, program, limits, 0, min(count * limits.void_count, HUGE))
+
+    def skip(self) -> list[int]:
+        """Skips all values; returns the offset of the end of each."""
+        self.run()
+        self.collect_ends()
+        return self.ends
+
+    def collect_ends(self) -> None:
+        """Before the window moves: the column has positions in it."""
+        room = self.rooms[2 * EDGE_ROW]
+        self.ends += (room.array() + self.source.base).tolist()
+        room.lend(0)
+
+    def more(self) -> None:
+        self.collect_ends()
+        super().more()
 
     def grow(self, column: int, need: int) -> bool:
+        self.collect_ends()
         room = self.rooms[column]
-        if len(room.memory) < STEP:
-            room.grow(STEP)
+        if len(room.memory) < STEP:  # by steps: thousands of columns may have an element each
+            room.grow(min(STEP, max(LEAST_ROOM, 4 * len(room.memory))))
         room.lend(min(room.column.filled(), 1))  # keep one: a list adds its size to the offset before it
         return True
+
+    def box(self, column: int) -> None:
+        self.collect_ends()
+        super().box(column)
+        self.boxes[column].clear()
 
 
 def _place(fault: Fault, source: Input, start: int, plan: Plan, limits: Limits, depth: int) -> int | None:

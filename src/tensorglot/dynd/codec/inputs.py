@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tensorglot.dynd.schema import HUGE
 from tensorglot.errors import FormatError, InputError, TruncatedError
 
-__all__ = ["Input", "Memory", "Readable", "Stream"]
+__all__ = ["PIECE_NBYTES", "Input", "Memory", "Readable", "Stream"]
 
 PIECE_NBYTES = 1 << 20
 
@@ -82,7 +82,10 @@ class Stream:
 
     def more(self, least: int) -> None:
         rest = self.window[self.at :]
-        piece = self.stream.read(max(1, min(least - len(rest), PIECE_NBYTES)))
+        try:
+            piece = self.stream.read(max(1, min(least - len(rest), PIECE_NBYTES)))
+        except ValueError as error:  # a closed file, one opened for writing
+            raise InputError(f"the stream cannot be read: {error}", rule="dynd.stream") from error
         if not isinstance(piece, bytes | bytearray | memoryview):
             raise InputError(
                 f"read() must return bytes, not {type(piece).__name__} (open it in binary mode)", rule="dynd.stream"

@@ -182,7 +182,7 @@ def _keeps_elements(array: NDArray[Any], plan: Plan) -> bool:
 def _is_boxed(plan: Plan) -> bool:
     """Whether values of the type are an `array[T]`, or an optional one."""
     root = plan.root
-    return root.kind is Kind.BOX or (root.kind is Kind.OPTION and root.child.kind is Kind.BOX)
+    return isinstance((root.child if root.kind is Kind.OPTION else root).type, Array)
 
 
 def as_tensor(value: Value) -> Tensor:

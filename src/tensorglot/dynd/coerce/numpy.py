@@ -7,6 +7,7 @@ record to a field. Elements of another type are converted as plain Python values
 
 from __future__ import annotations
 
+import reprlib
 from typing import Any
 
 import numpy as np
@@ -66,12 +67,12 @@ def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
         elif node.kind is Kind.OPTION:
             columns[node.id], values = _option(node, values)
             stack.append((node.child, values))
-        elif node.kind is Kind.LIST and values.ndim > 1 and values.dtype.kind not in "OSU":
+        elif node.kind is Kind.LIST and values.ndim > 1 and values.dtype.kind != "O":
             count, size = values.shape[:2]
             edges = np.arange(count + 1) * size
             columns[node.id] = Lists(edges[:-1], edges[1:])
             stack.append((node.child, values.reshape((count * size, *values.shape[2:]))))
-        elif node.kind is Kind.REPEAT and values.dtype.kind not in "OSU":
+        elif node.kind is Kind.REPEAT and values.dtype.kind != "O" and not _are_chars(node, values):
             stack.append((node.child, _repeat(node, values)))
         elif node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and values.dtype.names is not None:
             names = node.names
@@ -83,6 +84,11 @@ def from_numpy(array: NDArray[Any], plan: Plan) -> Value | None:
         else:
             return None
     return Value(plan, tuple(columns))
+
+
+def _are_chars(node: Node, values: NDArray[Any]) -> bool:
+    """Whether texts stand where a type has dimensions: each is a sequence of `char`."""
+    return values.dtype.kind in "SU" and values.ndim <= len(node.shape)
 
 
 def _check_shape(node: Node, values: NDArray[Any], shape: tuple[int, ...]) -> None:
@@ -100,27 +106,30 @@ def _repeat(node: Node, values: NDArray[Any]) -> NDArray[Any]:
 
 def _option(node: Node, values: NDArray[Any]) -> tuple[NDArray[np.int64] | None, NDArray[Any]]:
     """The position of each value, or None if missing values have a bit pattern; and the values."""
-    kind = node.temporal
-    if values.dtype.kind not in "mM" or kind is None or values.ndim != 1:
-        return _present(values), np.asarray(values)
-    counts = counts_of_array(kind, np.asarray(values), missing=True)
-    if not has_masked(values):
-        return None, counts
-    index = _present(values)
-    # Both masked elements and NaT are missing; the index says so, and 0 takes their place.
-    index[np.isnat(np.asarray(values))] = -1
-    return index, np.where(index < 0, 0, counts)
-
-
-def _present(values: NDArray[Any]) -> NDArray[np.int64]:
-    index = np.arange(len(values))
+    kind = node.temporal if values.dtype.kind in "mM" and values.ndim == 1 else None
     if is_masked_array(values):
         if values.ndim != 1:
             raise UnsupportedError(
                 "masked elements inside an option are not supported: use .tolist()", rule="dynd.numpy"
             )
-        index[np.ma.getmaskarray(values)] = -1
-    return index
+        present = ~np.ma.getmaskarray(values)
+        values = np.asarray(values)
+        if kind is not None:
+            present &= ~np.isnat(values)
+        if _is_plain(node.child, values):
+            return np.where(present, np.arange(len(values)), -1), values
+        # What a mask hides may be anything: it is neither converted nor checked.
+        return np.where(present, np.cumsum(present) - 1, -1), values[present]
+    if kind is not None:
+        return None, counts_of_array(kind, values, missing=True)
+    return np.arange(len(values)), values
+
+
+def _is_plain(node: Node, values: NDArray[Any]) -> bool:
+    """Whether the values are elements of a BLOCK already, and all bits of such elements are valid."""
+    if node.kind is not Kind.BLOCK or node.block.tail or node.block.check != "any":
+        return False
+    return bool(values.dtype == node.block.base)
 
 
 def _block(node: Node, atom: Atom, values: NDArray[Any]) -> NDArray[Any]:
@@ -148,9 +157,22 @@ def _block(node: Node, atom: Atom, values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _texts(node: Node, atom: Atom, values: NDArray[Any]) -> NDArray[Any]:
-    wide = values.dtype.kind == "U"
-    same = wide == (isinstance(atom.type, FixedString) and atom.type.encoding == "utf32")
-    if not same or values.dtype.itemsize != atom.nbytes:
-        return atoms_to_array(atom, values.reshape(-1).tolist()).reshape((*values.shape, *atom.tail))
+    kind = values.dtype.kind
+    # NumPy's "U" is UTF-32. Its bytes are taken as they are: for `bytes[N]`, and for text of one-byte units.
+    units = {"utf32": "U", "utf16": ""}.get(atom.type.encoding, "SV") if isinstance(atom.type, FixedString) else "SV"
+    if kind not in units or values.dtype.itemsize != atom.nbytes:
+        items = values.reshape(-1).tolist()
+        if kind == "S" and isinstance(atom.type, FixedString):
+            items = [_decode(atom.type, item) for item in items]
+        return atoms_to_array(atom, items).reshape((*values.shape, *atom.tail))
     plain = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     return plain.reshape((*values.shape, 1)).view(np.uint8).reshape((*values.shape, atom.nbytes))
+
+
+def _decode(type: FixedString, item: bytes) -> str:
+    try:
+        return item.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{reprlib.repr(item)} is not valid UTF-8, and cannot become {type}", rule="dynd.utf8"
+        ) from error

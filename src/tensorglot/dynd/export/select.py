@@ -17,9 +17,12 @@ import reprlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
+from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.coerce.python import stored_order
@@ -29,11 +32,24 @@ from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Column, Lists, Positions, Value, inside, lists_of_sizes, take
 from tensorglot.errors import InputError, OutOfRange
 from tensorglot.model.tensor import Tensor
-from tensorglot.model.types.algebra import Complex, Fixed, Map, Option, Scalar, Storage, Struct, Tuple, Type, Var, Void
+from tensorglot.model.types.algebra import (
+    Complex,
+    Fixed,
+    Map,
+    Option,
+    Pointer,
+    Scalar,
+    Storage,
+    Struct,
+    Tuple,
+    Type,
+    Var,
+    Void,
+)
 
 __all__ = ["length", "rows", "select"]
 
-Item: TypeAlias = "int | slice | str | Positions"
+Item: TypeAlias = "int | slice | str | Positions | EllipsisType"
 _WITH_COLUMN = (Kind.BLOCK, Kind.LIST, Kind.OPTION, Kind.CHAR, Kind.BOX)
 
 
@@ -118,7 +134,7 @@ def _rows(batch: _Batch) -> _Rows | None:
 def select(tensor: Tensor, index: Any) -> Any:
     """What `tensor[index]` returns."""
     try:
-        return _result(_select(_whole(tensor), _items(index, tensor.type)), tensor.name)
+        return _result(_select(_whole(tensor), _items(index), alone=True), tensor.name)
     except OutOfRange as error:
         error.tensor = tensor.name or None
         raise
@@ -157,27 +173,31 @@ def _result(batch: _Batch, name: str) -> Any:
     return column[0] if number and isinstance(column, np.ndarray) else to_python(batch.value(), to_tensor)
 
 
-def _items(index: Any, type: Type) -> list[Item]:
-    """The items of an index, with `...` replaced by as many `:` as there are dimensions left."""
+def _items(index: Any) -> list[Item]:
     items = list(index) if isinstance(index, tuple) else [index]
-    dots = [i for i, item in enumerate(items) if item is Ellipsis]
-    if len(dots) > 1:
+    if sum(item is Ellipsis for item in items) > 1:
         raise OutOfRange("an index can have only one Ellipsis", rule="index.ellipsis")
-    for at in dots:
-        items[at : at + 1] = [slice(None)] * max(0, _rank(type) - len(items) + 1)
-    return [_item(item) for item in items]
+    found = [_item(item) for item in items]
+    if sum(isinstance(item, np.ndarray) for item in found) > 1:
+        raise OutOfRange("an index can have a list, an array or a mask along one axis only", rule="index.arrays")
+    return found
 
 
-def _rank(type: Type) -> int:
+def _without_dots(type: Type, rest: list[Item]) -> list[Item]:
+    """An index of a type that begins with `...`, without it: a `:` for each dimension that the rest does not index."""
+    if rest and isinstance(rest[0], str):  # a field's name applies inside all dimensions, with or without dots
+        return [rest[0], ..., *rest[1:]]
     rank = 0
-    while isinstance(type, Fixed | Var | Storage):
-        rank += not isinstance(type, Storage)
+    while isinstance(type, Fixed | Var | Option | Pointer | Storage):
+        rank += isinstance(type, Fixed | Var)
         type = type.element
-    return rank
+    rank += isinstance(type, Map)
+    before = list(takewhile(lambda item: not isinstance(item, str), rest))
+    return [slice(None)] * (rank - len(before)) + rest
 
 
 def _item(item: Any) -> Item:
-    if isinstance(item, slice | str):
+    if isinstance(item, slice | str) or item is Ellipsis:
         return item
     with suppress(TypeError, ValueError):  # not an integer; lists of several lengths
         if isinstance(item, list | np.ndarray) and np.ndim(item) == 1:
@@ -194,47 +214,52 @@ def _item(item: Any) -> Item:
     )
 
 
-def _select(batch: _Batch, items: list[Item]) -> _Batch:
-    """What is at an index of each of the values of a batch."""
+def _select(batch: _Batch, items: list[Item], *, alone: bool = False) -> _Batch:
+    """What is at an index of each of the values of a batch; of its only value, if it is `alone`."""
     if not items:
         return batch
+    item, rest = items[0], items[1:]
+    if item is Ellipsis:
+        return _select(batch, _without_dots(batch.type, rest), alone=alone)
     root, columns = batch.spread()
     if root.kind is Kind.OPTION:
-        return _select_present(batch, root, columns, items)
-    item, rest = items[0], items[1:]
+        return _select(_present(batch), items, alone=True) if alone else _select_present(batch, root, columns, items)
     if root.kind is Kind.SEQUENCE:
-        return _select(_field(batch, root, columns, item), rest)
+        return _select(_field(batch, root, columns, item), rest, alone=alone)
     found = _rows(batch)
     if found is None:
         raise OutOfRange(f"a value of {root.type} has no rows and no fields", rule="index.rank")
     if isinstance(item, int):
-        return _select(found.at(item), rest)
+        return _select(found.at(item), rest, alone=alone)
     if isinstance(item, str):
-        return _select(_slice(found, slice(None), [item]), rest)
+        return _select(_slice(found, slice(None), [item]), rest, alone=alone)
     return _slice(found, item, rest)
 
 
 def _select_present(batch: _Batch, root: Node, columns: list[Column], items: list[Item]) -> _Batch:
     """What is at an index of the values that are present; the others stay missing."""
-    if batch.count == 1:
-        return _select(_present(batch), items)
     index = _index(root, columns, batch.count)
     inner = _select(_batch(root.child, columns, index[index >= 0]), items)
-    positions = np.where(index >= 0, np.cumsum(index >= 0) - 1, -1)
+    positions = _ranks(index >= 0)
     node, held = inner.spread()
     if isinstance(node.type, Void):
         return _Batch(Void(), batch.count, (np.empty((batch.count, 0), np.uint8),))
     if node.kind is Kind.OPTION:  # the index led to an option: ??T is no type, so both become one
         within = _index(node, held, inner.count)
-        positions = np.where(positions < 0, -1, np.append(within, -1)[positions])
+        positions = np.where(positions < 0, -1, np.append(_ranks(within >= 0), -1)[positions])
         node = node.child
-        inner = _batch(node, held, slice(0, int(within.max(initial=-1)) + 1))
+        inner = _batch(node, held, within[within >= 0])
     option = _Batch(Option(node.type), batch.count, (positions, *inner.columns))
     root, columns = option.spread()
     values = columns[root.child.id]
     if root.atom is not None and isinstance(values, np.ndarray) and is_missing(root, values).any():
         raise InputError(f"a value has the bits of a missing value in {root.type}: use .tolist()", rule="dynd.sentinel")
     return option
+
+
+def _ranks(present: NDArray[np.bool_]) -> Positions:
+    """The position of each present value among those that are present; -1 for the others."""
+    return np.where(present, np.cumsum(present) - 1, -1)
 
 
 def _index(root: Node, columns: list[Column], count: int) -> Positions:

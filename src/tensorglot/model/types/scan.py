@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from tensorglot.errors import TensorglotError
 
-__all__ = ["Scanner"]
+__all__ = ["Scanner", "unescape"]
 
 _BLANK = r"(?:[ \t\r\n]++|\#[^\n]*+)*+"  # possessive: a comment is never backtracked into
 _TOKEN = re.compile(
@@ -28,6 +28,20 @@ _BLANKS = re.compile(_BLANK)
 _ESCAPE = re.compile(r"\\(?:([\\'\"/bfnrt])|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|())", re.ASCII)
 _ESCAPED = {"\\": "\\", "'": "'", '"': '"', "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _BEFORE_CARET, _AFTER_CARET = 60, 20
+
+
+def unescape(text: str) -> str | None:
+    """The text between quotes; None if an escape in it is invalid."""
+    if any(_escaped(match) is None for match in _ESCAPE.finditer(text)):
+        return None
+    return _ESCAPE.sub(lambda match: _escaped(match) or "", text)
+
+
+def _escaped(match: re.Match[str]) -> str | None:
+    if match[1]:
+        return _ESCAPED[match[1]]
+    code = int(match[2] or match[3] or "110000", 16)
+    return None if code > 0x10FFFF or 0xD800 <= code < 0xE000 else chr(code)
 
 
 class Scanner:
@@ -89,12 +103,10 @@ class Scanner:
         return text
 
     def _unescape(self, match: re.Match[str]) -> str:
-        if match[1]:
-            return _ESCAPED[match[1]]
-        code = int(match[2] or match[3] or "110000", 16)
-        if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        found = _escaped(match)
+        if found is None:
             self.refuse("invalid escape", "field", self.at + 1 + match.start())
-        return chr(code)
+        return found
 
     def refuse(self, message: str, rule: str, at: int | None = None, *, beyond: bool = False) -> NoReturn:
         at = self.at if at is None else at

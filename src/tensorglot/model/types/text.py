@@ -10,9 +10,8 @@ of each type are checked by its constructor.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import TypeAlias, TypeVar
 
@@ -46,6 +45,7 @@ from tensorglot.model.types.algebra import (
     dense,
 )
 from tensorglot.model.types.base import Type
+from tensorglot.model.types.items import split_items
 from tensorglot.model.types.scan import Scanner
 from tensorglot.model.types.temporal import Date, DateTime, Decimal, Time, TimeDelta
 
@@ -65,10 +65,6 @@ _NAMED: dict[str, Type] = {
 }
 _LEAVES: dict[str, Type] = {str(leaf): leaf for leaf in _NAMED.values()}
 """Types without parameters, by their canonical text."""
-_FIELD = re.compile(
-    r"([A-Za-z_][A-Za-z0-9_]*): ((?:(?:0|[1-9][0-9]{0,17}) \* )*[a-z][a-z0-9_]*)(?:, (?!\Z)|\}\Z)", re.ASCII
-)
-"""A field of a struct whose type has no brackets, in the canonical spelling, and what follows it."""
 _AROUND: dict[str, Callable[[Type], Type]] = {"option": Option, "pointer": Pointer, "array": Array, "merkle": Merkle}
 _WITH_BRACKETS = {
     "time": "time['us']",
@@ -98,7 +94,7 @@ def parse(text: str, limits: Limits = DEFAULT) -> Type:
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
     """Parses a type from data, which must be in the canonical spelling."""
-    type = _dense(text, limits) or _flat_struct(text, limits) or _Parser(text, limits, FormatError, LimitError).type()
+    type = _dense(text, limits) or _listed(text, limits) or _Parser(text, limits, FormatError, LimitError).type()
     if str(type) != text:
         raise FormatError(
             f"the canonical spelling of this type is {escape(str(type), longest=160)}", rule="dynd.type.canonical"
@@ -118,32 +114,35 @@ def _dense(text: str, limits: Limits) -> Type | None:
     type = _ROWS[name]
     for size in reversed(sizes):
         type = Fixed(int(size), type)
-    return type
+    canonical = text.isascii() and name in _LEAVES and not any(size[0] == "0" != size for size in sizes)
+    return type.spelled(text) if sizes and canonical else type
 
 
-def _flat_struct(text: str, limits: Limits) -> Type | None:
-    """A struct of blocks of elements and of types without parameters, of which files have many, without the parser."""
-    if text[:1] != "{" or len(text) > limits.type_nbytes or limits.type_depth < 1:
+def _listed(text: str, limits: Limits) -> Type | None:
+    """A tuple or a struct, of whose items each distinct text is parsed once; None where that gains nothing."""
+    if len(text) > limits.type_nbytes or limits.type_depth < 1:
         return None
-    fields, at = [], 1
-    # Each match begins where the last one ended: a search would look at a long name again from each of its letters.
-    while at < len(text):
-        found = _FIELD.match(text, at)
-        if found is None:
-            return None
-        fields.append(found.groups())
-        at = found.end()
-    if not fields:
+    items = split_items(text)
+    if items is None:
         return None
     known: dict[str, Type] = {}
-    for inner in dict.fromkeys([inner for _, inner in fields]):
-        type = _LEAVES.get(inner) or _dense(inner, limits)
-        if type is None or str(type) != inner:
-            return None
-        known[inner] = type
+    limits = replace(limits, type_depth=limits.type_depth - 1)
+    room = len(text) // 2  # what is left of the text halves with each level of this recursion
     try:
-        return Struct(tuple([(name, known[inner]) for name, inner in fields])).spelled(text)
-    except InputError:
+        for inner in dict.fromkeys([inner for _, inner in items]):
+            type = _LEAVES.get(inner) or _dense(inner, limits)
+            if type is None:
+                room -= len(inner)
+                if room < 0:
+                    return None
+                type = parse_canonical(inner, limits)
+            elif str(type) != inner:
+                return None
+            known[inner] = type
+        if text[0] == "(":
+            return Tuple(tuple([known[inner] for _, inner in items])).spelled(text)
+        return Struct(tuple([(name, known[inner]) for name, inner in items if name is not None])).spelled(text)
+    except (FormatError, InputError):
         return None  # the parser finds the same, and where
 
 

@@ -74,7 +74,7 @@ function changeTile() {
   for (const [names] of Object.values(page.changed).filter(Boolean)) for (const kind of names) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
   const known = [...kinds].map(([kind, n]) => `${kind} ${count(n)}`).join(", ");
   const changed = Object.values(page.changed).filter((change) => change !== null).length, left = notCompared().length;
-  if (left === 0) return tile("Changed tensors", count(changed), `${known || "all the same"}; ${count(changes.tensors - changed)} equal`, "changes");
+  if (left === 0) return tile("Changed tensors", count(changed), changed ? `${known}; ${count(changes.tensors - changed)} equal` : `all ${count(changes.tensors)} are equal`, "changes");
   const button = el("button", { type: "button", className: "link", disabled: comparing, onclick: compareAll }, comparing ? "comparing…" : "compare them");
   return tile("Changed tensors", `${count(changed)} so far`, el("span", {}, `${known ? `${known}; ` : ""}${count(left)} not compared yet: `, button), "changes");
 }
@@ -223,7 +223,11 @@ function acceptDrops() {
   byId("open").hidden = false;
   byId("drop").hidden = false;
   byId("open").onclick = () => byId("file").click();
-  byId("file").onchange = () => openFiles([...byId("file").files]);
+  byId("file").onchange = () => {
+    const files = [...byId("file").files];
+    byId("file").value = "";  // the same file may be chosen again, after it was written anew
+    openFiles(files);
+  };
   byId("drop").onclick = () => byId("file").click();
   addEventListener("dragover", (event) => { event.preventDefault(); document.body.classList.add("over"); });
   addEventListener("dragleave", (event) => { if (!event.relatedTarget) document.body.classList.remove("over"); });

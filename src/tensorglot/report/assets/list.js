@@ -31,6 +31,7 @@ class TensorList {
       this.rows = (sort ? [...chosen].sort(sort(index)) : chosen).map((tensor) => ({ tensor, label: index.names[tensor], depth: 0 }));
     }
     byId("found").textContent = this.text ? `${count(chosen.length)} of ${count(index.length)}` : plural(index.length, "tensor");
+    byId("none").textContent = this.text ? `No tensor matches “${show(this.text, 60)}”. Esc clears the search.` : "No tensors.";
     this.current = keep === null ? -1 : this.rows.findIndex(keep);
     this.inner.style.height = `${this.rows.length * ROW_HEIGHT}px`;
     this.box.style.setProperty("--rows", Math.max(3, this.rows.length));
@@ -45,6 +46,7 @@ class TensorList {
     const made = [];
     for (let i = first; i < last; i++) made.push(this.row(i));
     this.inner.replaceChildren(...made);
+    byId("none").hidden = this.rows.length > 0;
   }
 
   row(i) {

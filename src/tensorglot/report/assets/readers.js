@@ -10,9 +10,11 @@ const BITS = {
   int4: 4, uint4: 4, int2: 2, uint2: 2, int1: 1, uint1: 1, int128: 128, uint128: 128, float128: 128,
 };
 
+const truncated = (needed, has) => new Error(`file truncated: needs ${count(needed)} bytes, has ${count(has)}`);
+
 async function readFile(file) {
   const slice = async (begin, end) => {
-    if (end > file.size) throw new Error(`file truncated: needs ${count(end)} bytes, has ${count(file.size)}`);
+    if (end > file.size) throw truncated(end, file.size);
     return new Uint8Array(await file.slice(begin, end).arrayBuffer());
   };
   const magic = await slice(0, 8), text = String.fromCharCode(...magic);
@@ -34,6 +36,12 @@ function uint64(data, at) {
 function size(value, what) {
   if (!Number.isSafeInteger(value) || value < 0) throw new Error(`${what} is not an integer from 0 to 2^53 − 1`);
   return value;
+}
+
+/** The last tensor must end where the file does. */
+function checkSize(end, fileSize) {
+  if (end > fileSize) throw truncated(end, fileSize);
+  if (end < fileSize) throw new Error(`${plural(fileSize - end, "byte")} after the last tensor`);
 }
 
 const product = (shape) => shape.reduce((a, b) => a * b, 1);
@@ -114,7 +122,7 @@ function readSafetensors(file, header) {
     if (part.begin !== end && part.end !== part.begin) throw new Error(`'${show(name, 80)}' does not begin where the tensor before it ends`);
     end = Math.max(end, part.end);
   }
-  if (end !== file.size) throw new Error(`the file should have ${count(end)} bytes and has ${count(file.size)}`);
+  checkSize(end, file.size);
   return columns(file, "safetensors@1", tensors, found.__metadata__ ?? null, { headerNbytes: header.length });
 }
 
@@ -176,7 +184,7 @@ function bintensorsLayout(header, layout, fileSize) {
   if (layout === 0) nameByMap(reader, tensors);
   const padding = header.subarray(reader.at);
   if (padding.length > 7 || padding.some((byte) => byte !== 32)) throw new Error("bytes other than spaces after the header");
-  if (end !== fileSize) throw new Error(`the file should have ${count(end)} bytes and has ${count(fileSize)}`);
+  checkSize(end, fileSize);
   return { tensors, metadata };
 }
 
@@ -216,7 +224,7 @@ function shapeOf(value, name) {
 }
 
 async function readZtensor01(file, slice) {
-  if (file.size < 16) throw new Error(`file truncated: needs 16 bytes, has ${file.size}`);
+  if (file.size < 16) throw truncated(16, file.size);
   const [index, places] = await ztensorIndex(file, slice, file.size - 8);
   if (!Array.isArray(index)) throw new Error("the index is not an array");
   const entries = index.map((fields) => {
@@ -292,7 +300,7 @@ async function readZtensor1(file, slice) {
 }
 
 async function readZtensor2(file, slice) {
-  if (file.size < 48) throw new Error(`file truncated: needs 48 bytes, has ${file.size}`);
+  if (file.size < 48) throw truncated(48, file.size);
   const footer = await slice(file.size - 40, file.size), begin = size(uint64(footer, 0), "an offset"), length = size(uint64(footer, 8), "a length");
   if (String.fromCharCode(...footer.subarray(32)) !== "\x89ZT2\r\n\x1a\n") throw new Error("the footer has no magic number: truncated?");
   if (!length) throw new Error("a data shard of zTensor 2, without a manifest: open the root file");

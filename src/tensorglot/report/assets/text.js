@@ -57,7 +57,8 @@ function number(x, digits = 5) {
 function percent(share) {
   if (share === 0 || share === 1) return `${100 * share}%`;
   const value = 100 * share;
-  return value < 0.001 ? "< 0.001%" : value > 99.99 ? "> 99.99%" : `${Number(value.toPrecision(3))}%`;
+  const rounded = Number(value.toPrecision(3));
+  return value < 0.001 ? "< 0.001%" : value > 99.99 ? "> 99.99%" : `${rounded < 100 ? rounded : value.toFixed(2)}%`;
 }
 
 /** A name in a list or a title, where nothing would be seen of an empty one. */

@@ -33,22 +33,22 @@ from tensorglot.model.index import Index
 from tensorglot.model.payload import location
 from tensorglot.operations._conversion_plan import Plan, Step
 from tensorglot.operations._convert_archive import Account, accounts_of, make_archive, row_bytes
-from tensorglot.operations._convert_parts import Elsewhere, upload_converted
+from tensorglot.operations._convert_parts import WorkerConversion, upload_converted
 from tensorglot.operations._executor import JOB_NBYTES, batches
 from tensorglot.operations._file_layout import RowPlace, file_layout, rows_layout
 from tensorglot.operations._sidecar import SetAside
 from tensorglot.operations.save import version_in_use, write_archive
 
-__all__ = ["convert_elsewhere"]
+__all__ = ["convert_on_workers"]
 
 
-def convert_elsewhere(elsewhere: Elsewhere, target: Writable) -> list[Account]:
+def convert_on_workers(conversion: WorkerConversion, target: Writable) -> list[Account]:
     """Writes the archive of a plan by workers. Returns an account of each tensor that was cast or quantized."""
-    converted, plan, spec, settled = elsewhere.converted, elsewhere.plan, elsewhere.spec, elsewhere.settled
+    converted, plan, spec, settled = conversion.converted, conversion.plan, conversion.spec, conversion.settled
     if isinstance(target, Place):
         read = version_in_use(converted, target)
         if target.remote:
-            done = _upload(elsewhere, target, read if isinstance(read, str) else None)
+            done = _upload(conversion, target, read if isinstance(read, str) else None)
             if done is not None:
                 return done
         elif spec.container.raw_rows:
@@ -62,10 +62,10 @@ def convert_elsewhere(elsewhere: Elsewhere, target: Writable) -> list[Account]:
                         offsets[chunk.row] = file.skip(chunk.nbytes)
                     else:
                         file.write([chunk])
-                return _fill(elsewhere, file.path, offsets)
+                return _fill(conversion, file.path, offsets)
     with _staging_file(target) as path:
         index = _decoded(converted)
-        accounts = _fill(elsewhere, path, index.begins)
+        accounts = _fill(conversion, path, index.begins)
         staged = FileSource(path)
         try:
             write_archive(target, Archive(index, staged), spec, settled, replace(plan.save, progress=None))
@@ -74,20 +74,20 @@ def convert_elsewhere(elsewhere: Elsewhere, target: Writable) -> list[Account]:
     return accounts
 
 
-def _upload(elsewhere: Elsewhere, target: Place, expect: str | None) -> list[Account] | None:
+def _upload(conversion: WorkerConversion, target: Place, expect: str | None) -> list[Account] | None:
     """Uploads by workers; None if the format or the server does not allow it."""
     from tensorglot.io.multipart import multipart_upload
 
     upload = multipart_upload(target.text, target.options)
     if upload is None:
         return None
-    converted, spec, settled = elsewhere.converted, elsewhere.spec, elsewhere.settled
+    converted, spec, settled = conversion.converted, conversion.spec, conversion.settled
     if spec.container.raw_rows:
         layout: RowsFirst | Iterator[RowPlace | memoryview] | None = file_layout(converted, spec, settled)
     else:
         large = int(converted.index.nbytes.sum()) >= JOB_NBYTES
         layout = rows_layout(_decoded(converted), spec, settled) if large else None
-    return None if layout is None else upload_converted(elsewhere, upload, layout, expect)
+    return None if layout is None else upload_converted(conversion, upload, layout, expect)
 
 
 def _decoded(converted: Archive) -> Index:
@@ -135,9 +135,9 @@ def _staging_file(target: Writable) -> Iterator[str]:
         Path(path).unlink(missing_ok=True)
 
 
-def _fill(elsewhere: Elsewhere, path: str, offsets: NDArray[np.int64]) -> list[Account]:
+def _fill(conversion: WorkerConversion, path: str, offsets: NDArray[np.int64]) -> list[Account]:
     """Writes all rows to their offsets of a file. The steps of the plan are cut into jobs."""
-    index, sent = elsewhere.converted.index, elsewhere.sent_plan
+    index, sent = conversion.converted.index, conversion.sent_plan
     steps, row_offsets, nbytes = sent.steps, index.row_offsets.tolist(), index.nbytes
     sizes = [int(nbytes[a:b].sum()) for a, b in pairwise(row_offsets)]
     os.truncate(path, int((offsets + nbytes).max(initial=Path(path).stat().st_size)))
@@ -146,11 +146,11 @@ def _fill(elsewhere: Elsewhere, path: str, offsets: NDArray[np.int64]) -> list[A
         rows = slice(row_offsets[part.start], row_offsets[part.stop])
         # Not tied: the tensor that a step is tied to may be in the job of another worker.
         plan = replace(sent, steps=tuple(replace(step, tied=None) for step in steps[part.start : part.stop]))
-        whole = (plan, elsewhere.strict, path, offsets[rows].tolist())
+        whole = (plan, conversion.strict, path, offsets[rows].tolist())
         for piece in _pieces(index, plan.steps, rows, sizes[part.start]):
             jobs.append((*whole, piece))
             done.append(piece[1] - piece[0] if piece is not None else sum(sizes[part.start : part.stop]))
-    return [account for found in elsewhere.run(_write_rows, jobs, done) for account in found]
+    return [account for found in conversion.run(_write_rows, jobs, done) for account in found]
 
 
 def _pieces(index: Index, steps: Sequence[Step], rows: slice, nbytes: int) -> list[tuple[int, int] | None]:
