@@ -89,6 +89,6 @@ def test_the_credentials_of_a_target_are_not_in_the_error(name: str, verb: str) 
         "merge": lambda: tg.merge(DATA, target),
         "Writer": lambda: tg.Writer(target),
     }
-    with pytest.raises(tg.InputError, match="suffix|not written") as caught:
+    with pytest.raises(tg.InputError, match=r"suffix|not written") as caught:
         calls[verb]()
     assert "swordfish" not in f"{caught.value!r} {caught.value} {caught.value.path}"
