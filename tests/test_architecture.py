@@ -28,7 +28,7 @@ from tensorglot.model.types.algebra import dense
 
 ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
 
-FOUNDATION = {"arguments", "arrays", "cached", "errors", "extras", "limits", "memory", "providers", "threads", "values"}
+FOUNDATION = {"arguments", "arrays", "cached", "errors", "extras", "limits", "memory", "providers", "threads"}
 VALUES = FOUNDATION | {"kernels", "model", "wire", "dynd"}
 CONTAINERS = VALUES | {"containers"}
 VERBS = CONTAINERS | {"io", "operations"}
@@ -38,16 +38,15 @@ LAYERS: dict[str, set[str]] = {
     "arrays": set(),
     "cached": set(),
     "errors": set(),
-    "limits": {"errors", "values"},
+    "limits": {"errors"},
     "extras": {"errors"},
     "memory": set(),
     "providers": set(),
     "threads": set(),
-    "values": set(),
     "kernels": set(),
-    "model": {"arrays", "cached", "errors", "limits", "memory", "providers", "threads", "kernels", "values"},
-    "wire": {"arrays", "errors", "limits", "threads", "kernels", "values"},
-    "io": {"arguments", "cached", "errors", "extras", "threads", "memory", "values"},
+    "model": {"arrays", "cached", "errors", "limits", "memory", "providers", "threads", "kernels"},
+    "wire": {"arrays", "errors", "limits", "threads", "kernels"},
+    "io": {"arguments", "cached", "errors", "extras", "threads", "memory"},
     "dynd": VALUES - {"dynd"},
     "containers": VALUES,
     "operations": CONTAINERS | {"io"},

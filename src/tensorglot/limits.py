@@ -6,10 +6,9 @@ valid, and a caller who trusts it raises the bound.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from tensorglot.errors import InputError, LimitError
-from tensorglot.values import dataclass
 
 __all__ = ["DEFAULT", "HEADER_NBYTES_MAX", "TENSORS_MAX", "Limits", "as_limits"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
@@ -24,7 +24,6 @@ from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.providers import provided
-from tensorglot.values import dataclass
 
 __all__ = [
     "HEAD_NBYTES",

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tensorglot.errors import FormatError, escape
 from tensorglot.io.place import Place
 from tensorglot.io.urls import BUCKETS, last_name
-from tensorglot.values import dataclass
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ another process.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 from tensorglot.arguments import as_path
 from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
 from tensorglot.io.urls import beside, file_path, has_credentials, is_url, last_name, shown
-from tensorglot.values import dataclass
 
 __all__ = ["Place", "absolute", "as_place"]
 

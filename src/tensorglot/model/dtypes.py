@@ -10,13 +10,13 @@ they are carried as bytes. Each format's module has a table from its own codes t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from tensorglot.errors import InputError, UnsupportedError, did_you_mean
-from tensorglot.values import dataclass
 
 __all__ = ["ALIASES", "BY_NAME", "TABLE", "DType", "Kind", "dtype_of", "pack", "unpack"]
 

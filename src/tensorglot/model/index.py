@@ -13,7 +13,7 @@ place.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from itertools import accumulate, chain, count, pairwise
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -25,7 +25,6 @@ from tensorglot.cached import cached_property
 from tensorglot.errors import escape
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.payload import Codec, Payload, Source
-from tensorglot.values import dataclass
 
 if TYPE_CHECKING:
     from tensorglot.model.types.base import Type

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import LimitError, TensorglotError
 from tensorglot.memory import cut
-from tensorglot.values import dataclass
 
 __all__ = [
     "PIECE_NBYTES",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import OutOfRange
 from tensorglot.model.slicing import DECODED_GAP_NBYTES, GAP_NBYTES, SCRATCH_NBYTES, Index, select
-from tensorglot.values import dataclass
 
 __all__ = ["Picks", "pick"]
 

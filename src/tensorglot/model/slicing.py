@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,7 +20,6 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import LimitError, OutOfRange
 from tensorglot.model.payload import Encoded, Payload, Span
-from tensorglot.values import dataclass
 
 __all__ = [
     "ALL",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 
 from tensorglot.model.payload import Buffer, Codec, Encoded, Span, inner_payload, read_pieces
 from tensorglot.model.slicing import read_strided
-from tensorglot.values import dataclass
 
 __all__ = ["Strided", "boxes"]
 

@@ -12,7 +12,7 @@ import operator
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,6 @@ from tensorglot.model.slicing import (
 from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.strided import Strided
 from tensorglot.providers import provided
-from tensorglot.values import dataclass
 
 if TYPE_CHECKING:
     from tensorglot.model.types.base import Type

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +27,6 @@ from tensorglot.model.truth import stored_payload
 from tensorglot.operations._digests import READ_NBYTES, Stretch, digest_rows, digests
 from tensorglot.operations._reads import InOrder, Piece, fill
 from tensorglot.threads import for_each
-from tensorglot.values import dataclass
 from tensorglot.wire import checksums
 
 __all__ = ["Checked", "Once", "RowChecks", "Rows", "check_archive", "row_checks"]

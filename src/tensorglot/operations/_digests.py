@@ -8,6 +8,7 @@ bounded: a few pieces per thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from tensorglot.memory import SCRATCH_NBYTES, Scratch, cut, scratch
 from tensorglot.model.payload import Source
 from tensorglot.threads import default_threads, for_each, ordered_map
-from tensorglot.values import dataclass
 from tensorglot.wire import checksums
 from tensorglot.wire.checksums import hasher
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,6 @@ from tensorglot.memory import READ_NBYTES, cut, scratch
 from tensorglot.model.lazy_source import LazySource
 from tensorglot.model.payload import BatchSource, Source
 from tensorglot.threads import for_each
-from tensorglot.values import dataclass
 
 __all__ = ["InOrder", "Piece", "Runs", "fill"]
 

@@ -19,7 +19,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -37,7 +37,6 @@ from tensorglot.model.payload import Source, Span
 from tensorglot.operations._checksums import Checked, check_archive
 from tensorglot.operations._digests import Stretch, digests
 from tensorglot.operations._elements import blocks
-from tensorglot.values import dataclass
 from tensorglot.wire.checksums import Checksum, hasher, parse
 
 __all__ = [

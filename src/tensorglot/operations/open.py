@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -35,7 +35,6 @@ from tensorglot.operations._shards import (
 )
 from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 from tensorglot.providers import provided
-from tensorglot.values import dataclass
 
 __all__ = ["OpenOptions", "Opened", "Verify", "open", "open_source"]
 

@@ -12,6 +12,7 @@ import re
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,7 +21,6 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError
 from tensorglot.kernels.crc32c_rows import crc32c_rows, is_fast
-from tensorglot.values import dataclass
 
 if TYPE_CHECKING:
     import xxhash
