@@ -76,8 +76,8 @@ _COPIED = (
 _SLICE = (
     "Reading the 672 KB takes whoever reads them 0.04 ms; with the file opened before, our slice takes 0.048. Opening "
     "it takes 0.025 ms in a loop, but twice that here, because the copied rows push the interpreter out of the "
-    "processor's cache: {more} ms more than compiled code. Tried: half of the instructions of `open`, then a fifth of "
-    'those of opening and slicing (see Instructions); `backend="mmap"`, which is slower still.'
+    "processor's cache: {more} ms more than compiled code. Tried: half of the instructions of `open`, then a seventh "
+    'of those of opening and slicing (see Instructions); `backend="mmap"`, which is slower still.'
 )
 _TWO_THREADS = (
     "Two threads that read and decode the same frames, and do nothing else (see bare), are {fastest} times as fast as "
@@ -177,7 +177,7 @@ REASONS: dict[tuple[str, str], str] = {
     ("W3 zTensor 0.1 save", "safetensors"): _ASKING,
     ("W2 open", "bintensors"): (
         "Most of their {theirs} ms is work for each tensor; nearly half of our {ours} ms is not: a file of one tensor "
-        "takes 169,000 of the 655,000 instructions (see Instructions), all in Python around the system calls. Tried: "
+        "takes 174,000 of the 661,000 instructions (see Instructions), all in Python around the system calls. Tried: "
         "columns that are not zeroed before they are filled, 9 % fewer instructions; the kernel at -O3, 7 % more."
     ),
     ("W2 zTensor 2 open", "ztensor"): (
