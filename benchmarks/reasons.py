@@ -76,8 +76,8 @@ _COPIED = (
 _SLICE = (
     "Reading the 672 KB takes whoever reads them 0.04 ms; with the file opened before, our slice takes 0.048. Opening "
     "it takes 0.025 ms in a loop, but twice that here, because the copied rows push the interpreter out of the "
-    "processor's cache: {more} ms more than compiled code. Tried: half of the instructions of `open` (see "
-    'Instructions); `backend="mmap"`, which is slower still.'
+    "processor's cache: {more} ms more than compiled code. Tried: half of the instructions of `open`, then a seventh "
+    'of those of opening and slicing (see Instructions); `backend="mmap"`, which is slower still.'
 )
 _TWO_THREADS = (
     "Two threads that read and decode the same frames, and do nothing else (see bare), are {fastest} times as fast as "
@@ -86,10 +86,11 @@ _TWO_THREADS = (
     "175; checksums are 12 of the rest. Batches of other sizes: the two threads end within 1 % of one another."
 )
 _ASKING = (
-    "Of 9,900 instructions for each tensor 3,800 collect the arrays, most of them to ask each for its dtype, shape and "
-    "memory order; 1,400 copy it, 1,000 look for arrays given twice, 800 order the names. Tried: joining the arrays "
+    "Of 9,600 instructions for each tensor 3,900 collect the arrays, most of them to ask each for its dtype, shape and "
+    "memory order; 1,500 copy it, 1,000 look for arrays given twice, 800 order the names. Tried: joining the arrays "
     "without asking for their types again, which saved 4 %; `np.concatenate` instead of joining them, three times as "
-    "many instructions; `array` instead of `np.fromiter`, 14 % more."
+    "many instructions; `array` instead of `np.fromiter`, 14 % more; asking for strides instead of the memory order, "
+    "and a set of ids to find arrays given twice, no difference."
 )
 _VIEWS = (
     'Making as many NumPy views in a dict, and nothing else ("views"), grows with a power of 1.1, too: the names and '
@@ -176,7 +177,7 @@ REASONS: dict[tuple[str, str], str] = {
     ("W3 zTensor 0.1 save", "safetensors"): _ASKING,
     ("W2 open", "bintensors"): (
         "Most of their {theirs} ms is work for each tensor; nearly half of our {ours} ms is not: a file of one tensor "
-        "takes 198,000 of the 686,000 instructions (see Instructions), all in Python around the system calls. Tried: "
+        "takes 174,000 of the 661,000 instructions (see Instructions), all in Python around the system calls. Tried: "
         "columns that are not zeroed before they are filled, 9 % fewer instructions; the kernel at -O3, 7 % more."
     ),
     ("W2 zTensor 2 open", "ztensor"): (

@@ -106,8 +106,8 @@ class AtomicFile:
         self._shared = shared
         self._expect = expect
         self._around = around or contextlib.nullcontext()
-        resolved = self._target if not follow else Path(os.path.realpath(self._target))
-        self._parent = Path(os.path.realpath(resolved.parent))
+        resolved = Path(os.path.realpath(self._target)) if follow else self._target
+        self._parent = resolved.parent if follow else Path(os.path.realpath(resolved.parent))
         self._name = resolved.name
         if not self._name or (follow and resolved.is_dir()):
             raise self._refusal("a directory")

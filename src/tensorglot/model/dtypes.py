@@ -63,7 +63,7 @@ class DType:
 
     def require_numpy(self, tensor: str | None = None) -> np.dtype[Any]:
         """NumPy's type in the machine's byte order; UnsupportedError if NumPy has none."""
-        dtype = self.numpy
+        dtype = _NUMPY.get(self.code) or self.numpy
         if dtype is None:
             raise UnsupportedError(f"NumPy does not support {self.name}", rule="dtype.numpy", tensor=tensor)
         return dtype

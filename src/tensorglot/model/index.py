@@ -304,6 +304,9 @@ def take_shapes(
     dims: NDArray[np.int64], dim_offsets: NDArray[np.int64], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Both columns for the shapes of the rows in `order`."""
+    if len(order) == 1:  # as below, in a quarter of the instructions
+        begin, end = dim_offsets[order.item() :][:2].tolist()
+        return dims[begin:end].copy(), np.array((0, end - begin), np.int64)
     starts = dim_offsets[order]
     ranks = dim_offsets[order + 1] - starts
     offsets = prefix_sums(ranks)
@@ -331,8 +334,9 @@ def place_rows(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, s
     aligned as in the file, and the usual padding of a file, below ALIGNMENT, does not split reads.
     """
     count = len(begins)
-    if count == 0:
-        return Placement([0], begins, [0])
+    if count < 2:  # as below, which takes 170,000 instructions for one row, a seventh of saving it
+        bounds = [*range(count + 1)]
+        return Placement(bounds, np.zeros(count, np.int64), bounds)
     sizes, holes = ends - begins, begins[1:] - ends[:-1]
     positions = np.zeros(count, np.int64)
     np.cumsum(sizes[:-1] + holes % ALIGNMENT, out=positions[1:])

@@ -110,8 +110,9 @@ def _load(
     pieces, scattered = _reads(places, begins, tails, buffers, order, checks)
     for row, array in given.items():
         memory = as_bytes(array)
-        held = Rows(memory, np.array([row]), np.zeros(1, np.int64), np.array([len(memory)]))
-        follower = None if checks is None else checks.follower(held)
+        follower = None
+        if checks is not None:  # the columns of a row take as long to make as the row to read
+            follower = checks.follower(Rows(memory, np.array([row]), np.zeros(1, np.int64), np.array([len(memory)])))
         pieces.append(Piece(int(index.begins[row]), memory, follower))
     try:
         fill(source, pieces, scattered, threads)
