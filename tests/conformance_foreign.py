@@ -172,7 +172,7 @@ VALID: dict[str, Callable[[], Named]] = {
 }
 INVALID: dict[str, Callable[[], dict[str, bytes]]] = {
     "safetensors": _first(test_safetensors.REFUSED),
-    "npy": _first(test_numpy_files.REFUSED),
+    "npy": _first(test_numpy_files.NPY_REFUSED),
     "npz": _first(test_numpy_files.NPZ_REFUSED),
     "gguf": _first(test_gguf.REFUSED),
     "onnx": _first(test_onnx.REFUSED),
