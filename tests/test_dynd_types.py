@@ -247,6 +247,11 @@ STRUCT = st.lists(
 @given(st.one_of(STRUCT, STRUCT.map(lambda inside: f"{{a: int8, {inside}}}")))
 def test_data_has_the_canonical_spelling_of_a_struct(text):
     """Structs of plain fields do not reach the parser."""
+    check_that_the_parser_agrees(text)
+
+
+def check_that_the_parser_agrees(text):
+    """Data accepts a text if and only if it is how the parser's result is printed."""
     try:
         expected = dynd.parse(text)
     except InputError:
@@ -257,6 +262,18 @@ def test_data_has_the_canonical_spelling_of_a_struct(text):
     else:
         with pytest.raises(FormatError):
             parse_canonical(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["(int8, ?string, (3 * int8, int8))", "{a: int8, 'b,': (int8), c: {d: int8}}", "2 * {a: 3 * int8, b: date}"]
+)
+def test_every_text_of_one_other_character_is_as_the_parser_says(text):
+    """Items of tuples and structs are found without the parser."""
+    for at in range(len(text) + 1):
+        for character in " ,:'()[]{}?*ax1":
+            check_that_the_parser_agrees(text[:at] + character + text[at:])
+            check_that_the_parser_agrees(text[:at] + character + text[at + 1 :])
+        check_that_the_parser_agrees(text[:at] + text[at + 1 :])
 
 
 @pytest.mark.parametrize("text", ["{", "{a: int8, ", "{a: int8}}", "{a: int8, a: int8}", "{a: 03 * int8}"])

@@ -30,7 +30,10 @@ def split_items(text: str) -> list[tuple[str | None, str]] | None:
     levels = _LEVELS[marks].cumsum()
     if levels[-1] != 0 or levels[:-1].min() < 1:
         return None
-    ends = [*np.flatnonzero((marks == ord(",")) & (levels == 1)).tolist(), len(text) - 1]
+    commas = np.flatnonzero((marks == ord(",")) & (levels == 1))
+    if (marks[commas + 1] != ord(" ")).any():
+        return None
+    ends = [*commas.tolist(), len(text) - 1]
     begins = [1, *[end + 2 for end in ends[:-1]]]
     if text[0] == "(":
         return [(None, text[begin:end]) for begin, end in zip(begins, ends, strict=True)]
