@@ -6,7 +6,8 @@ The invariant: whatever is given to whatever reads it,
   RecursionError, UnicodeDecodeError, OverflowError, and no warning;
 - bytes that are accepted as a value serialize to the same bytes, from memory and from a
   stream, and its Python form serializes to them too where no NaN is in it;
-- a type string that is accepted prints as one that is canonical, and parses to the same;
+- a type string that is accepted prints as one that is canonical, and parses to the same; in
+  data only that one is accepted;
 - CBOR that is accepted in either profile is what the value is written as;
 - a file that strict accepts is what saving it again gives; the tensors of any that is accepted
   have an identity, and `verify` finds nothing exactly when all of them can be read;
@@ -258,8 +259,18 @@ def _packed(data: bytes) -> None:
 
 
 def _type(text: str) -> None:
-    type = dynd.parse(text)
+    in_data = True
+    try:
+        parse_canonical(text)
+    except tg.FormatError:
+        in_data = False
+    try:
+        type = dynd.parse(text)
+    except tg.InputError:
+        assert not in_data, "data may have a type that the parser refuses"
+        raise
     canonical = str(type)
+    assert in_data == (text == canonical), "data may have another spelling, or not the canonical one"
     assert parse_canonical(canonical) == type, "the canonical text is another type"
     assert str(dynd.parse(canonical)) == canonical
     assert canonical.isascii()
