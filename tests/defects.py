@@ -42,9 +42,9 @@ DEFECTS: dict[int, Defect] = {
     ),
     2: Defect(
         "a duplicate name is a KeyError",
-        "containers/bintensors.py",
-        '        raise FormatError(\n            "duplicate tensor name",',
-        '        raise KeyError(names[twice])\n        raise FormatError(\n            "duplicate tensor name",',
+        "model/names.py",
+        '            raise FormatError("duplicate tensor name"',
+        '            raise KeyError(self[twice])\n            raise FormatError("duplicate tensor name"',
         "tests/test_fuzz_bintensors.py::test_the_invariant_holds_for_mutants",
     ),
     3: Defect(

@@ -125,7 +125,7 @@ FAMILIES: dict[str, tuple[Callable[[], Iterable[Case]], ...]] = {
     "dynd": (partial(_corpus, "dynd", "dynd", ".dynd"),),
     "bson": (partial(_corpus, "bson", "bson", ".bson"),),
     "safetensors": (partial(_table, "test_safetensors", "REFUSED", "safetensors", ".safetensors"),),
-    "npy": (partial(_table, "test_numpy_files", "REFUSED", "npy", ".npy"),),
+    "npy": (partial(_table, "test_numpy_files", "NPY_REFUSED", "npy", ".npy"),),
     "npz": (partial(_table, "test_numpy_files", "NPZ_REFUSED", "npz", ".npz"),),
     "pt": (partial(_table, "test_pt", "REFUSED", "pt", ".pt"),),
     "gguf": (partial(_table, "test_gguf", "REFUSED", "gguf", ".gguf"),),

@@ -71,6 +71,7 @@ def test_every_extra_for_users_has_a_use_here() -> None:
         "guided",
         "mutants",
         "oracles",
+        "sanitizers",
         "wheels",
     }
 

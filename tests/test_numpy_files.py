@@ -115,7 +115,7 @@ class TestNpy:
         tg.save(tmp_path / "x.bt", {"a": np.arange(3), "b": np.zeros(1)})
         with pytest.raises(tg.UnsupportedError) as caught:
             tg.convert(tmp_path / "x.bt", tmp_path / "x.npy")
-        assert (caught.value.rule, caught.value.tensor) == ("convert.name", "a")
+        assert (caught.value.rule, caught.value.tensor) == ("convert.name", "b")
         assert not (tmp_path / "x.npy").exists()
         report = tg.convert(tmp_path / "x.bt", tmp_path / "x.npy", on_loss="drop")
         assert [(loss.kind, loss.tensor) for loss in report.losses] == [("name", "a"), ("name", "b")]
