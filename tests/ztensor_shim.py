@@ -55,6 +55,8 @@ class Tensor(Exporter):
         try:
             return self.tensor.__dlpack__(**options)
         except tg.UnsupportedError as error:
+            if error.rule in ("dlpack.device", "dlpack.copy"):  # a BufferError there as well
+                raise
             raise TypeError from error
 
     def __dlpack_device__(self) -> tuple[int, int]:
