@@ -86,16 +86,15 @@ def scan_tensors(
     the field of its values (0 for none), their begin and their end; and to the last column
     all dimensions.
     """
-    begins, names, types, ranks, counts, fields, firsts, ends, dims = columns
     raw: cython.p_const_uchar = data
     size: cython.Py_ssize_t = len(data)
     position: cython.Py_ssize_t = at - base
     limit: cython.Py_ssize_t = end - base
-    inner: cython.Py_ssize_t
-    inner_end: cython.Py_ssize_t
     after: cython.Py_ssize_t
     first: cython.Py_ssize_t
+    contents_end: cython.Py_ssize_t
     spent: cython.Py_ssize_t
+    inside: cython.Py_ssize_t
     key: cython.ulonglong
     value: cython.ulonglong
     # Invariant: fields before `position` are done, and columns have their tensors; a byte is read only below `size`.
@@ -109,86 +108,113 @@ def scan_tensors(
             break
         value = _value(raw, after, first)
         spent = first - position
-        inner_end = _contents_end(key, value, first, limit)
-        if inner_end < 0 or spent > left:
+        contents_end = _contents_end(key, value, first, limit)
+        if contents_end < 0 or spent > left or key >> 3 == _SPARSE_TENSOR:
             break
         if key >> 3 == _TENSOR:
-            rank: cython.Py_ssize_t = 0
-            name: Any = None
-            type: cython.ulonglong = 0
-            typed: cython.bint = False
-            located: cython.bint = False
-            empty: cython.bint = False
-            whole: cython.ulonglong = 1
-            field: cython.ulonglong = 0
-            values: cython.Py_ssize_t = -base
-            values_end: cython.Py_ssize_t = -base
-            sizes: list[Any] = []
-            if key & 7 != _BYTES or len(names) >= most:
+            if key & 7 != _BYTES or len(columns[0]) >= most:
                 break
-            inner = first
-            while inner < inner_end:
-                after = _end(raw, inner, inner_end, size)
-                if after < 0:
-                    break
-                key = _value(raw, inner, after)
-                at = _number_end(raw, key, after, inner_end, size)
-                if at < 0:
-                    break
-                value = _value(raw, after, at)
-                spent += at - inner
-                after = _contents_end(key, value, at, inner_end)
-                if after < 0:
-                    break
-                if key == 1 << 3:  # dims
-                    rank += 1
-                    whole = _product(whole, value)
-                    if rank > max_rank or whole == 0:
-                        break
-                    empty = empty or value == 0
-                    sizes.append(value)
-                elif key == 2 << 3:  # data_type
-                    if typed or value >= _TYPES:
-                        break
-                    type = value
-                    typed = True
-                elif key == (8 << 3 | _BYTES):  # name
-                    spent += after - at
-                    if name is not None or after > size:
-                        break
-                    try:
-                        name = data[at:after].decode("utf-8")
-                    except UnicodeDecodeError:
-                        break
-                elif key == 14 << 3:  # data_location
-                    if located or value != 0:
-                        break
-                    located = True
-                elif _is_data(key):
-                    if field != 0:
-                        break
-                    field = key >> 3
-                    values = at
-                    values_end = after
-                elif key >> 3 <= 14 and key >> 3 != 12:  # a field that tensors have, in another form
-                    break
-                inner = after
-            if inner < inner_end or spent > left:
+            inside = _add_tensor(data, base, first, contents_end, left - spent, max_rank, columns)
+            if inside < 0:
                 break
-            begins.append(base + first)
-            names.append("" if name is None else name)
-            types.append(type)
-            ranks.append(rank)
-            counts.append(0 if empty else whole)
-            fields.append(field)
-            firsts.append(base + values)
-            ends.append(base + values_end)
-            dims.extend(sizes)
-        elif key >> 3 == _SPARSE_TENSOR:
-            break
+            spent += inside
         left -= spent
-        position = inner_end
+        position = contents_end
     return base + position, left
+
+
+@cython.cfunc
+def _add_tensor(
+    data: bytes,
+    base: cython.Py_ssize_t,
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    left: cython.Py_ssize_t,
+    max_rank: cython.Py_ssize_t,
+    columns: Any,
+) -> cython.Py_ssize_t:
+    """Adds the tensor of a message to the columns; returns how many of `left` bytes were read.
+
+    -1, and nothing is added, for a message that has anything unusual, or needs more bytes.
+    """
+    raw: cython.p_const_uchar = data
+    size: cython.Py_ssize_t = len(data)
+    position: cython.Py_ssize_t = begin
+    after: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    spent: cython.Py_ssize_t = 0
+    key: cython.ulonglong
+    value: cython.ulonglong
+    rank: cython.Py_ssize_t = 0
+    name: Any = None
+    type: cython.ulonglong = 0
+    typed: cython.bint = False
+    located: cython.bint = False
+    empty: cython.bint = False
+    whole: cython.ulonglong = 1
+    field: cython.ulonglong = 0
+    values: cython.Py_ssize_t = -base
+    values_end: cython.Py_ssize_t = -base
+    sizes: list[Any] = []
+    # Invariant: the fields of the message before `position` are in the variables above.
+    while position < end:
+        after = _end(raw, position, end, size)
+        if after < 0:
+            return -1
+        key = _value(raw, position, after)
+        first = _number_end(raw, key, after, end, size)
+        if first < 0:
+            return -1
+        value = _value(raw, after, first)
+        spent += first - position
+        position = _contents_end(key, value, first, end)
+        if position < 0:
+            return -1
+        if key == 1 << 3:  # dims
+            rank += 1
+            whole = _product(whole, value)
+            if rank > max_rank or whole == 0:
+                return -1
+            empty = empty or value == 0
+            sizes.append(value)
+        elif key == 2 << 3:  # data_type
+            if typed or value >= _TYPES:
+                return -1
+            type = value
+            typed = True
+        elif key == (8 << 3 | _BYTES):  # name
+            spent += position - first
+            if name is not None or position > size:
+                return -1
+            try:
+                name = data[first:position].decode("utf-8")
+            except UnicodeDecodeError:
+                return -1
+        elif key == 14 << 3:  # data_location
+            if located or value != 0:
+                return -1
+            located = True
+        elif _is_data(key):
+            if field != 0:
+                return -1
+            field = key >> 3
+            values = first
+            values_end = position
+        elif key >> 3 <= 14 and key >> 3 != 12:  # a field that tensors have, in another form
+            return -1
+    if spent > left:
+        return -1
+    begins, names, types, ranks, counts, fields, firsts, ends, dims = columns
+    begins.append(base + begin)
+    names.append("" if name is None else name)
+    types.append(type)
+    ranks.append(rank)
+    counts.append(0 if empty else whole)
+    fields.append(field)
+    firsts.append(base + values)
+    ends.append(base + values_end)
+    dims.extend(sizes)
+    return spent
 
 
 def text_pair(data: bytes) -> tuple[str, str] | None:
