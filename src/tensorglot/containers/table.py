@@ -151,20 +151,20 @@ class Container:
     The last chunk is the new footer, as long as the old one and within one sector: if the old
     footer is written in its place, the file has the old tensors (`io.in_place.append_tail`).
     """
-    inspect: Callable[[Archive], Iterable[FormatError]] | None = None
+    inspect: Callable[[Archive], Iterable[FormatError]] = lambda archive: ()
     """Finds errors that opening the file does not find."""
-    content_digest: Callable[[Archive], str | None] | None = None
+    content_digest: Callable[[Archive], str | None] = lambda archive: None
     """The format's digest of all tensors."""
     dtypes_in: Callable[[str], Collection[str]] | None = None
     """Supported dtypes by version, if versions differ."""
-    keeps: Callable[[str, str], bool] | None = None
+    keeps: Callable[[str, str], bool] = lambda version, unknown: False
     """Whether a version can store elements of an unknown dtype under its name in the file."""
-    copies: Callable[[Codec], bool] | None = None
+    copies: Callable[[Codec], bool] = lambda codec: False
     """Whether bytes in an encoding that cannot be decoded can be stored as they are."""
-    metadata_faults: Callable[[Mapping[str, Any], str], Mapping[str, str]] | None = None
+    metadata_faults: Callable[[Mapping[str, Any], str], Mapping[str, str]] = lambda metadata, version: {}
     """Keys of metadata that a version cannot store, each with the reason; for formats that store most values."""
-    attribute_faults: Callable[[Mapping[str, Any], str | None, str], Mapping[str, str]] | None = None
-    """The same for the attributes of a tensor; given are also the element type of a dense tensor, and the version."""
+    attribute_faults: Callable[[Mapping[str, Any], str | None, str], Mapping[str, str]] = lambda *arguments: {}
+    """The same for attributes, the element type of their tensor (None if it is not dense), and a version."""
     tensor_fault: TensorFault | None = None
     """Why a version cannot store a tensor of this name, shape and type, although it supports type and layout."""
     rows_first: Callable[[Archive, WriteOptions], RowsFirst | None] | None = None
@@ -229,15 +229,6 @@ class Format:
         by_version = self.container.dtypes_in
         return frozenset(self.container.dtypes.values() if by_version is None else by_version(version))
 
-    def keeps(self, version: str, unknown: str) -> bool:
-        """Whether a version can store elements of an unknown dtype under its name in the file."""
-        by_version = self.container.keeps
-        return by_version is not None and by_version(version, unknown)
-
-    def copies(self, codec: Codec) -> bool:
-        """Whether bytes in an encoding that cannot be decoded can be stored as they are."""
-        return self.container.copies is not None and self.container.copies(codec)
-
     @property
     def most_tensors(self) -> int:
         """Default limit on the number of tensors when reading."""
@@ -246,16 +237,6 @@ class Format:
     def holds_layout(self, layout: str) -> bool:
         """Whether tensors of a layout can be stored."""
         return any(fnmatchcase(layout, pattern) for pattern in self.layouts)
-
-    def metadata_faults(self, metadata: Mapping[str, Any], version: str) -> Mapping[str, str]:
-        """Keys of metadata that a version cannot store, each with the reason."""
-        find = self.container.metadata_faults
-        return {} if find is None else find(metadata, version)
-
-    def attribute_faults(self, attributes: Mapping[str, Any], dtype: str | None, version: str) -> Mapping[str, str]:
-        """Attributes that a version cannot store, each with the reason. Only a dense tensor has a `dtype`."""
-        find = self.container.attribute_faults
-        return {} if find is None else find(attributes, dtype, version)
 
     def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         """The bytes of a file with the tensors of an archive."""

@@ -29,6 +29,7 @@ from tensorglot.model.types.text import parse_canonical
 __all__ = [
     "COO",
     "CSR",
+    "DESCRIPTION",
     "LAYOUTS",
     "MX",
     "QUANT_GROUP",
@@ -39,7 +40,6 @@ __all__ = [
     "assemble",
     "check_values",
     "describe_codes",
-    "described_by",
     "replace_attributes",
     "user_attributes",
 ]
@@ -99,11 +99,6 @@ def user_attributes(index: Index, tensor: int) -> list[str]:
     layout = index.layouts.get(tensor)
     description = () if layout is None else DESCRIPTION.get(layout.name, ())
     return [key for key in index.attributes.get(tensor, ()) if key not in description]
-
-
-def described_by(layout: str) -> frozenset[str]:
-    """The attributes that describe the parts of a layout."""
-    return frozenset(DESCRIPTION.get(layout, ()))
 
 
 def replace_attributes(layout: str, own: Mapping[str, Any], new: Mapping[str, Any], tensor: str) -> dict[str, Any]:

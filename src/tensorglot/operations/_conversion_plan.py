@@ -19,7 +19,7 @@ from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes,
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
-from tensorglot.model.layouts import SPARSE, described_by, user_attributes
+from tensorglot.model.layouts import DESCRIPTION, SPARSE, user_attributes
 from tensorglot.model.payload import Encoded, Undecodable
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._dequantize import can_dequantize
@@ -205,7 +205,7 @@ def _expressible_metadata(
     if metadata is not None:
         check_mapping(metadata, "metadata", "save.metadata")
     if metadata and spec.metadata == "any":
-        faults = spec.metadata_faults(metadata, version)
+        faults = spec.container.metadata_faults(metadata, version)
         losses += [
             Loss("metadata", f"{spec.name} cannot store the metadata '{escape(key)}': {fault}")
             for key, fault in faults.items()
@@ -323,7 +323,7 @@ class _Planner:
             codec = held.codec if isinstance(held, Encoded) else codecs.get(row)
             if not isinstance(codec, Undecodable):
                 continue
-            if not self._spec.copies(codec) or self.make_step(name, name).action not in ("copy", "decode"):
+            if not self._spec.container.copies(codec) or self.make_step(name, name).action not in ("copy", "decode"):
                 payload = self._archive.payload(row, name)
                 assert isinstance(payload, Encoded)  # noqa: S101
                 yield Loss("encoding", codec.refuse(payload).message, name, fatal=True)
@@ -361,13 +361,15 @@ class _Planner:
                 yield Loss("attributes", f"{spec.name} cannot store attributes: {fields}", name)
             return
         if scheme is not None:
-            for key in described_by(scheme.layout).intersection(own):
+            for key in [key for key in own if key in DESCRIPTION.get(scheme.layout, ())]:
                 yield Loss("attributes", f"the attribute '{key}' describes how the tensor is quantized", name)
         row = self._first_rows[position]
         new = self._dtype_of(name, row) if layout is None else self._real_dtype(name, layout)
-        dtype = new.name if new is not None else None if layout is not None else index.unknown_dtypes[row]
+        dtype: str | None = None  # only a dense tensor has one
+        if scheme is None and (new is not None or layout is None):
+            dtype = index.unknown_dtypes[row] if new is None else new.name
         attributes = {key: index.attributes[position][key] for key in own}
-        for key, fault in spec.attribute_faults(attributes, dtype if scheme is None else None, self._version).items():
+        for key, fault in spec.container.attribute_faults(attributes, dtype, self._version).items():
             yield Loss("attributes", f"{spec.name} cannot store the attribute '{escape(key)}': {fault}", name)
 
     def _type_losses(self, name: str, position: int) -> Iterator[Loss]:
@@ -396,7 +398,7 @@ class _Planner:
             new = self._dtype_of(name, row) if row == values else self._dtypes[row]
             if new is None:
                 unknown = index.unknown_dtypes[row]
-                if self._format != spec.name or not spec.keeps(self._version, unknown):
+                if self._format != spec.name or not spec.container.keeps(self._version, unknown):
                     yield Loss("dtype", f"{spec.name} cannot store element type '{escape(unknown)}'", name, fatal=True)
             elif new.name not in self._held:
                 yield Loss("dtype", f"{spec.name} cannot store {new.name}", name, fatal=True)

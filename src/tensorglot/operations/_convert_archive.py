@@ -76,7 +76,7 @@ def _storable_attributes(index: Index, target: str) -> dict[int, Mapping[str, An
     storable: dict[int, Mapping[str, Any]] = {}
     for position, attributes in index.attributes.items():
         dtype = None if position in index.layouts else index.dtype_name(index.rows(position)[0])
-        faults = spec.attribute_faults(attributes, dtype, version or "")
+        faults = spec.container.attribute_faults(attributes, dtype, version or "")
         storable[position] = {key: value for key, value in attributes.items() if key not in faults}
     return storable
 

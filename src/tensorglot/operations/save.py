@@ -189,7 +189,7 @@ def check_metadata(metadata: Mapping[str, Any], spec: Format, version: str) -> N
                 raise InputError(
                     "metadata has a lone surrogate, which UTF-8 cannot encode", rule="save.metadata"
                 ) from error
-    for key, fault in spec.metadata_faults(metadata, version).items():
+    for key, fault in spec.container.metadata_faults(metadata, version).items():
         raise UnsupportedError(
             f"{spec.name} cannot store the metadata '{escape(key)}': {fault}", rule=f"{spec.name}.write.metadata"
         )

@@ -136,7 +136,7 @@ def verify(
             problems, checked = _look_on_workers(executor, reference, archive, sidecar, deep, seen)
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
-        if deep and container.inspect is not None:
+        if deep:
             problems += map(Problem.of, container.inspect(archive))
         problems = list(dict.fromkeys(problems))  # several checks may find the same problem
         problems.sort(key=lambda problem: archive.index.positions.get(problem.tensor or "", len(archive)))
@@ -149,7 +149,7 @@ def verify(
             checksums=sum(one.matched for one in checked),
             unverified=_unverified(archive, checked),
             canonical=_canonical(archive, options.limits) if deep else None,
-            content_digest=None if container.content_digest is None else container.content_digest(archive),
+            content_digest=container.content_digest(archive),
             problems=tuple(problems),
             notes=archive.notes,
         )
