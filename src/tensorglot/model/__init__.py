@@ -7,6 +7,7 @@ needed_twice chunks that a writer reads twice; chunks from a server are kept mea
 lazy_source a source that is opened when it is first read
 strided     a codec for elements in another order than C order
 subbyte     a codec for sub-byte elements stored one per byte
+computed    payloads that a codec computes, stored nowhere
 truth       a codec for bools in which every non-zero byte is true
 slicing     basic indexing, as a few runs of bytes
 picking     indexing by a list, an array or a mask along one axis

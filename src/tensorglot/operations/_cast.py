@@ -18,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import Hint, InputError, UnsupportedError
+from tensorglot.model.computed import ComputedCodec
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of, pack
-from tensorglot.model.payload import Buffer, Encoded, as_bytes, copy_range
+from tensorglot.model.payload import Buffer, Encoded, as_bytes
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.operations._dequantize import Values, computed, numbers_of
+from tensorglot.operations._dequantize import Values, numbers_of
 from tensorglot.operations._elements import BLOCK_COUNT
 from tensorglot.operations._jsonable import Record
 from tensorglot.threads import Executor, ordered_map
@@ -129,7 +130,7 @@ def _cast_integer(values: Array, old: DType, new: DType) -> tuple[Array, int, in
     return inside, rounded, int(np.count_nonzero(overflow))
 
 
-class CastCodec:
+class CastCodec(ComputedCodec):
     """Decoding is casting. `account` has the counts of the last full pass."""
 
     name = "cast"
@@ -161,9 +162,6 @@ class CastCodec:
             yield as_bytes(chunk)
         self.account = account
 
-    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        copy_range(map(as_bytes, self.chunks(payload)), offset, out)
-
 
 def _cast_piece(values: Array, *, new: DType) -> tuple[Array, tuple[int, int, int]]:
     """Casts one piece. A job for an executor: its arguments and its result can be pickled."""
@@ -190,4 +188,4 @@ def cast_tensor(tensor: Tensor, new: DType, *, strict: bool, executor: Executor 
             tensor=tensor.name,
         )
     codec = CastCodec(values, Cast(tensor.name, name, new.name), strict, executor)
-    return Part(new, tensor.shape, computed(new.nbytes(math.prod(tensor.shape)), codec, tensor.name)), codec
+    return Part(new, tensor.shape, codec.payload(new.nbytes(math.prod(tensor.shape)), tensor.name)), codec

@@ -17,24 +17,15 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.gguf import blocks
 from tensorglot.errors import UnsupportedError, escape
-from tensorglot.io.local import BufferSource
 from tensorglot.model.dtypes import BY_NAME, dtype_of
 from tensorglot.model.layouts import MX, QUANT_GROUP
-from tensorglot.model.payload import Codec, Encoded
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.operations._elements import elements
 
-__all__ = ["Values", "can_dequantize", "computed", "dequantize", "numbers_of", "real_values", "values_by_part"]
+__all__ = ["Values", "can_dequantize", "dequantize", "numbers_of", "real_values", "values_by_part"]
 
 Values: TypeAlias = Callable[[], Iterator[NDArray[Any]]]
 """Yields the values of a tensor in C order, piece by piece; may be called several times."""
-
-_NOWHERE = BufferSource(b"")
-
-
-def computed(nbytes: int, codec: Codec, tensor: str) -> Encoded:
-    """A payload whose bytes are stored nowhere: its codec computes them."""
-    return Encoded(_NOWHERE, 0, 0, nbytes, codec, tensor)
 
 
 def numbers_of(tensor: Tensor) -> tuple[str, Values]:

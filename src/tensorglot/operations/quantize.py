@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 from tensorglot.containers.gguf.blocks import BLOCKS
 from tensorglot.containers.gguf.encode import ENCODERS
 from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.model.computed import ComputedCodec
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of
 from tensorglot.model.layouts import QUANT_GROUP
-from tensorglot.model.payload import Buffer, Encoded, Memory, as_bytes, copy_range
+from tensorglot.model.payload import Buffer, Encoded, Memory, as_bytes
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.model.types.algebra import dense
-from tensorglot.operations._dequantize import can_dequantize, computed, numbers_of
+from tensorglot.operations._dequantize import can_dequantize, numbers_of
 from tensorglot.operations._jsonable import Record
 
 __all__ = ["SCHEMES", "Quantization", "QuantizeCodec", "Scheme", "quantize", "quantize_tensor", "scheme_of", "why_not"]
@@ -169,7 +170,7 @@ def why_not(scheme: Scheme, dtype: DType | None, layout: str, shape: tuple[int, 
     return None
 
 
-class QuantizeCodec:
+class QuantizeCodec(ComputedCodec):
     """Decoding is quantizing. `account` has the errors after a full pass."""
 
     name = "quantize"
@@ -217,9 +218,6 @@ class QuantizeCodec:
                     yield values[start : min(whole, start + _PIECE_GROUPS * group)].reshape(-1, group)
                 left = values[whole:]
 
-    def decode_into(self, payload: Encoded, offset: int, out: memoryview) -> None:
-        copy_range(map(as_bytes, self.chunks(payload)), offset, out)
-
 
 def quantize_tensor(tensor: Tensor, scheme: Scheme, new_name: str) -> tuple[Tensor, QuantizeCodec]:
     """The quantized tensor, and the codec that has its errors once it has been written."""
@@ -230,7 +228,7 @@ def quantize_tensor(tensor: Tensor, scheme: Scheme, new_name: str) -> tuple[Tens
     for name, (dtype, shape) in scheme.shapes(tensor.shape).items():
         codecs[name] = QuantizeCodec(values, scheme, name, account)
         nbytes = dtype.nbytes(math.prod(shape))
-        parts[name] = Part(dtype, shape, computed(nbytes, codecs[name], tensor.name))
+        parts[name] = Part(dtype, shape, codecs[name].payload(nbytes, tensor.name))
     attributes = {**scheme.attributes, "axis": len(tensor.shape) - 1} if scheme.attributes else {}
     declared = dense(BY_NAME["float32"], tensor.shape)
     return Tensor(new_name, parts, scheme.layout, declared, attributes), codecs["data"]
