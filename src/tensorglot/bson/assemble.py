@@ -98,10 +98,6 @@ class Assembled:
     vectors: int
     """Vectors found; rows of NaN are not counted."""
 
-    def numbers(self) -> NDArray[Any]:
-        """The matrix with a column for each number or bit."""
-        return self.matrix.bits() if isinstance(self.matrix, PackedBits) else self.matrix
-
 
 def assemble(parts: Iterable[Batch], options: MatrixOptions) -> Assembled:
     """Collects all batches in one matrix."""

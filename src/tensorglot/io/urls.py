@@ -26,7 +26,6 @@ __all__ = [
     "shown",
     "split_bucket",
     "split_user",
-    "suffix",
 ]
 
 BUCKETS: Final = ("s3", "gs", "az")
@@ -149,10 +148,3 @@ def last_name(url: str) -> str:
     from urllib.parse import unquote, urlsplit
 
     return unquote(urlsplit(url).path.rpartition("/")[2])
-
-
-def suffix(url: str) -> str:
-    """`.zt` of `s3://bucket/model.zt`"""
-    from pathlib import PurePosixPath
-
-    return PurePosixPath(last_name(url)).suffix
