@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import BinaryIO, Protocol
 
 from tensorglot.errors import InputError
@@ -58,7 +58,7 @@ def open_target(
         raise InputError(f"target must be a path or a binary file, not {type(target).__name__}", rule="sink.target")
     if isinstance(target, io.TextIOBase):
         raise InputError("the target is a text file: open it in binary mode ('wb')", rule="sink.stream")
-    return _stream(target)
+    return nullcontext(_Stream(target))
 
 
 def version_read(source: object, target: Writable) -> Stamp | str | None:
@@ -87,8 +87,3 @@ class _Stream:
     def write(self, pieces: Iterable[Piece]) -> int:
         self._position += write_stream(self._stream, pieces)
         return self._position
-
-
-@contextmanager
-def _stream(stream: BinaryIO) -> Iterator[Target]:
-    yield _Stream(stream)
