@@ -67,10 +67,11 @@ def nearest(matrix: Any, queries: Any, k: int = 10, metric: Metric = "cosine") -
             rule="nearest.metric",
         )
     count = min(k, len(rows.data))
+    scorer = _Floats if rows.dtype == "float32" else _Exact
     found = Nearest(np.empty((len(wanted.data), count), np.int64), np.empty((len(wanted.data), count)))
     for begin in range(0, len(wanted.data), _QUERIES):
         part = slice(begin, begin + _QUERIES)
-        best = _search(_SCORERS[rows.dtype](rows, wanted.data[part], metric), count)
+        best = _search(scorer(rows, wanted.data[part], metric), count)
         found.indices[part], found.scores[part] = best.indices, best.scores
     if metric in ("euclidean", "hamming"):
         np.negative(found.scores, out=found.scores)
@@ -118,30 +119,29 @@ class _Scorer(ABC):
 
 
 class _Exact(_Scorer):
-    """Estimates that are exact."""
-
-    def block(self, first: int, rows: NDArray[Any]) -> _Block:
-        return _Block(first, self.scores(rows), np.zeros(len(self.queries)), np.zeros((1, len(rows)), np.bool_))
-
-    @abstractmethod
-    def scores(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """Exact scores [queries, rows]."""
-
-
-class _Bits(_Exact):
-    """Hamming distances of packed bits, by words of 64 bits."""
+    """int8 and packed bits: estimates that are exact."""
 
     def __init__(self, rows: VectorData, queries: NDArray[Any], metric: str) -> None:
         super().__init__(rows, queries, metric)
-        self._words = _words(queries)
+        self._scores = _score_bits(queries) if rows.dtype == "packed_bit" else _score_integers(queries, metric)
 
-    def scores(self, rows: NDArray[Any]) -> NDArray[Any]:
+    def block(self, first: int, rows: NDArray[Any]) -> _Block:
+        return _Block(first, self._scores(rows), np.zeros(len(self.queries)), np.zeros((1, len(rows)), np.bool_))
+
+
+def _score_bits(queries: NDArray[Any]) -> Callable[[NDArray[Any]], Scores]:
+    """A function that computes Hamming distances of packed bits, by words of 64 bits."""
+    query_words = _words(queries)
+
+    def scores(rows: NDArray[Any]) -> Scores:
         words = _words(rows)
-        distances = np.zeros((len(self.queries), len(rows)), np.int32)
+        distances = np.zeros((len(queries), len(rows)), np.int32)
         for i in range(len(words)):  # one word of all rows at a time: long loops over contiguous memory
-            for query in range(len(self.queries)):
-                distances[query] += np.bitwise_count(words[i] ^ self._words[i, query])
+            for query in range(len(queries)):
+                distances[query] += np.bitwise_count(words[i] ^ query_words[i, query])
         return -distances.astype(np.float64)
+
+    return scores
 
 
 def _words(rows: NDArray[Any]) -> NDArray[np.uint64]:
@@ -151,31 +151,25 @@ def _words(rows: NDArray[Any]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(padded.view(np.uint64).T)
 
 
-class _Integers(_Exact):
-    """int8: all products and sums are integers, and exact."""
+def _score_integers(queries: NDArray[Any], metric: str) -> Callable[[NDArray[Any]], Scores]:
+    """A function that scores int8: all products and sums are integers, and exact."""
+    query_floats, query_squares = queries.astype(np.float32), _square_norms(queries)[:, None]
 
-    def __init__(self, rows: VectorData, queries: NDArray[Any], metric: str) -> None:
-        super().__init__(rows, queries, metric)
-        self._floats = queries.astype(np.float32)
-        self._squares = _square_norms(queries)
-
-    def scores(self, rows: NDArray[Any]) -> NDArray[Any]:
-        floats = rows.astype(np.float32)
-        dots = np.zeros((len(self.queries), len(rows)))
+    def scores(rows: NDArray[Any]) -> Scores:
+        floats, squares = rows.astype(np.float32), _square_norms(rows)
+        dots = np.zeros((len(queries), len(rows)))
         # Sums of so many products are exact in float32, for which BLAS is fast; parts are added up in float64.
         for begin in range(0, rows.shape[1], _EXACT_COLUMNS):
             part = slice(begin, begin + _EXACT_COLUMNS)
-            dots += self._floats[:, part] @ floats[:, part].T
-        return self._score(dots, _square_norms(rows))
-
-    def _score(self, dots: Scores, squares: Scores) -> Scores:
-        if self.metric == "dot":
+            dots += query_floats[:, part] @ floats[:, part].T
+        if metric == "dot":
             return dots
-        if self.metric == "euclidean":
-            return -np.sqrt(self._squares[:, None] + squares - 2 * dots)
+        if metric == "euclidean":
+            return -np.sqrt(query_squares + squares - 2 * dots)
         with np.errstate(invalid="ignore"):
-            cosines: Scores = dots / (np.sqrt(self._squares)[:, None] * np.sqrt(squares))
-            return cosines
+            return np.asarray(dots / (np.sqrt(query_squares) * np.sqrt(squares)))
+
+    return scores
 
 
 def _square_norms(rows: NDArray[Any]) -> Scores:
@@ -257,9 +251,6 @@ def _fits_float32(norms: Scores) -> bool:
     """Whether products of vectors with these norms stay within float32; infinite vectors are scored singly anyway."""
     usual = norms[np.isfinite(norms) & (norms != 0)]
     return not usual.size or bool(usual.min() > _SMALL and usual.max() < _LARGE)
-
-
-_SCORERS: dict[str, Callable[..., _Scorer]] = {"float32": _Floats, "int8": _Integers, "packed_bit": _Bits}
 
 
 def _search(scorer: _Scorer, count: int) -> Nearest:
