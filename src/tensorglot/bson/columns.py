@@ -154,10 +154,9 @@ def _join(kinds: NDArray[np.uint8], values: Sequence[bytes]) -> ValueColumn:
 
 def gather(data: memoryview, column: wire.Column) -> ValueColumn:
     """Copies the values of one field out of a run of documents."""
-    spans = zip(column.begins.tolist(), column.ends.tolist(), strict=True)
     # Slices of bytes are cheaper than slices of a memoryview, unless most of the data is not needed.
     whole = bytes(data) if column.ends.sum() - column.begins.sum() > len(data) // 4 else data
-    return _join(column.kinds, [bytes(whole[begin:end]) for begin, end in spans])
+    return _join(column.kinds, [bytes(whole[begin:end]) for _, begin, end in column])
 
 
 def concat(columns: Sequence[ValueColumn]) -> ValueColumn:

@@ -156,8 +156,7 @@ def _migrate_batch(collection: Collection[Any], key: str, data: memoryview, resu
 
 
 def _raw(data: memoryview, column: Column) -> list[Raw]:
-    spans = zip(column.kinds.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
-    return [Raw(kind, bytes(data[begin:end])) for kind, begin, end in spans]
+    return [Raw(kind, bytes(data[begin:end])) for kind, begin, end in column]
 
 
 def _convert(own_id: Raw, array: Raw) -> _Converted:

@@ -250,9 +250,8 @@ def read_matrix(
 
 def pymongo_ids(data: memoryview, column: Column) -> list[Any]:
     """Decodes ids as pymongo does: all at once, as the fields of one document."""
-    rows = zip(column.kinds.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
     body = b"".join(
         b"%c%d\0%b" % (kind or NULL, i, bytes(data[begin:end]))  # an absent id (kind 0) becomes null
-        for i, (kind, begin, end) in enumerate(rows)
+        for i, (kind, begin, end) in enumerate(column)
     )
     return list(require().decode(document_of(body)).values())

@@ -219,8 +219,7 @@ def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int
 
 def read_ids(data: memoryview, column: wire.Column) -> list[Any]:
     """Decodes ids to Python values, an ObjectId to `Raw`; None if a document has no `_id`."""
-    rows = zip(column.kinds.tolist(), column.begins.tolist(), column.ends.tolist(), strict=True)
-    return [decode_value(data, kind, begin, end) if kind else None for kind, begin, end in rows]
+    return [decode_value(data, kind, begin, end) if kind else None for kind, begin, end in column]
 
 
 def _payload_batches(source: Iterable[Any], ids: IdReader | None) -> Iterator[Batch]:

@@ -141,6 +141,10 @@ class Column:
     begins: NDArray[np.int64]
     ends: NDArray[np.int64]
 
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:
+        """Kind, begin and end of each document's value."""
+        return zip(self.kinds.tolist(), self.begins.tolist(), self.ends.tolist(), strict=True)
+
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
