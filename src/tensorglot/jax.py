@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from tensorglot.bridges.drop_in import DropIn, safe_open
-from tensorglot.extras import library
+from tensorglot.extras import jax
 
 __all__ = ["load", "load_file", "safe_open", "save", "save_file"]
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, library("jax", "jax").Array))
+    return isinstance(value, (np.ndarray, jax.Array))
 
 
 _FUNCTIONS = DropIn("jax", _is_tensor)

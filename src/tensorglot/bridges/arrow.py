@@ -27,7 +27,7 @@ from tensorglot.dynd.temporal import counts_of_array, numpy_name
 from tensorglot.dynd.tensors import from_tensor as value_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.extras import library
+from tensorglot.extras import compute, pa
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types import algebra as ty
@@ -40,13 +40,8 @@ _NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}
 _PLAIN: dict[str, Type] = {"null": ty.Void(), "large_string": ty.String(), "large_binary": ty.Bytes()}
 
 
-def _arrow() -> Any:
-    return library("pyarrow", "arrow")
-
-
 def from_tensor(tensor: Tensor) -> Any:
     """The Arrow array of a tensor; a scalar where the tensor has no dimension."""
-    pa = _arrow()
     value = value_of(tensor)
     if value.plan.deep:
         raise UnsupportedError(
@@ -59,7 +54,6 @@ def from_tensor(tensor: Tensor) -> Any:
 
 def as_array(value: Any) -> Any:
     """Any of Arrow's collections as one array of plain types."""
-    pa = _arrow()
     if isinstance(value, pa.Table | pa.RecordBatch):
         value = value.to_struct_array()
     if isinstance(value, pa.ChunkedArray):
@@ -69,7 +63,6 @@ def as_array(value: Any) -> Any:
 
 def type_of(value: Any) -> Type:
     """The type of an Arrow array, scalar, batch or table."""
-    pa = _arrow()
     if isinstance(value, pa.Scalar):
         return element_type(as_array(pa.repeat(value, 1)))
     array = as_array(value)
@@ -83,7 +76,7 @@ def element_type(array: Any) -> Type:
 
 
 def _present_type(array: Any) -> Type:
-    is_ = _arrow().types
+    is_ = pa.types
     kind = array.type
     if str(kind) in _PLAIN:
         return _PLAIN[str(kind)]
@@ -111,7 +104,7 @@ def _present_type(array: Any) -> Type:
 
 def _temporal(kind: Any) -> Date | Unit | Decimal | None:
     """The type of Arrow's dates, times, durations and decimals; None for others."""
-    is_ = _arrow().types
+    is_ = pa.types
     if is_.is_date32(kind):
         return Date()
     if is_.is_time(kind):
@@ -136,7 +129,6 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
 
 def to_value(value: Any, plan: Plan) -> Value:
     """The columns of an Arrow array, as a value of the plan's type."""
-    pa = _arrow()
     if isinstance(value, pa.Scalar):
         root = as_array(pa.repeat(value, 1))
     else:  # a list with the array as its only element: the root of a plan has one value
@@ -208,7 +200,7 @@ def _check_present(node: Node, array: Any, live: Live) -> None:
 
 def _lists(node: Node, array: Any) -> tuple[Lists, list[Any]]:
     """Where each list or map begins and ends; the elements, or the keys and the values."""
-    is_, mapped = _arrow().types, isinstance(node.type, ty.Map)
+    is_, mapped = pa.types, isinstance(node.type, ty.Map)
     if not (is_.is_map if mapped else is_.is_large_list)(array.type):
         raise _refuse(node, array)
     offsets = np.asarray(array.offsets).astype(np.int64, copy=False)
@@ -217,15 +209,14 @@ def _lists(node: Node, array: Any) -> tuple[Lists, list[Any]]:
 
 def _fill(array: Any, live: Live, text: str) -> Any:
     """Texts, with `text` in the place of missing values, whose placeholders may be invalid."""
-    pa = _arrow()
     filled = array.fill_null(text)
     if live is None:
         return filled
-    return library("pyarrow.compute", "arrow").if_else(pa.array(live()), filled, pa.scalar(text, array.type))
+    return compute.if_else(pa.array(live()), filled, pa.scalar(text, array.type))
 
 
 def _texts(node: Node, array: Any) -> tuple[Lists, NDArray[np.uint8]]:
-    is_ = _arrow().types
+    is_ = pa.types
     if not (is_.is_large_binary if isinstance(node.type, ty.Bytes) else is_.is_large_string)(array.type):
         raise _refuse(node, array)
     _, offsets, data = array.buffers()
@@ -244,7 +235,7 @@ def _dims(node: Node, array: Any, live: Live) -> tuple[Any, Live]:
     if node.axis:
         # Arrow has no axis order: the elements are brought into the stored one.
         order = (np.arange(count)[:, None] * node.size + np.array(stored_order(node), np.int64)).reshape(-1)
-        array, live = take(array, _arrow().array(order)), _permute(live, order)
+        array, live = take(array, pa.array(order)), _permute(live, order)
     return array, live
 
 
@@ -254,7 +245,6 @@ def _permute(live: Live, order: NDArray[np.int64]) -> Live:
 
 def _regular(node: Node, array: Any, size: int, live: Live) -> Any:
     """The elements of lists of one size, one after the other; nulls for those of lists that are not referred to."""
-    pa = _arrow()
     if pa.types.is_fixed_size_list(array.type):
         _check_sizes(node, {array.type.list_size}, size)
         return array.values[array.offset * size : (array.offset + len(array)) * size]
@@ -296,7 +286,7 @@ def _repeat(live: Live, size: int) -> Live:
 
 def _leaf(node: Node, array: Any, live: Live) -> NDArray[Any]:
     """The values of an array without children."""
-    atom, is_ = node.block, _arrow().types
+    atom, is_ = node.block, pa.types
     if is_.is_large_string(array.type) or is_.is_large_binary(array.type):
         return _convert(atom, np.array(array.to_pylist(), object), live)
     if is_.is_fixed_size_binary(array.type):

@@ -8,7 +8,6 @@ arrays. Contents and offsets are shared unless placeholders must be added.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.schema import Kind, Node
 from tensorglot.dynd.value import Positions, Value, child_need
 from tensorglot.errors import LimitError, UnsupportedError
+from tensorglot.extras import pa
 from tensorglot.model.types.algebra import Bytes, FixedBytes, FixedString, Map, Scalar, String, TypeType, Void
 from tensorglot.model.types.temporal import Date, DateTime, Decimal, Time, TimeDelta, Unit
 
@@ -143,7 +143,6 @@ def _repeat(node: Node, want: _Wanted, present: int) -> _Wanted:
 
 
 def _array(value: Value, node: Node, want: _Wanted, children: list[Any], edges: Positions | None) -> Any:
-    pa = import_module("pyarrow")
     valid = _bits(want.valid)
     if node.kind is Kind.OPTION:
         return children[0]
@@ -170,7 +169,6 @@ def _array(value: Value, node: Node, want: _Wanted, children: list[Any], edges: 
 
 def _maps(node: Node, count: int, valid: Any, edges: Positions, pairs: Any) -> Any:
     """Maps over the pairs of an array of structs."""
-    pa = import_module("pyarrow")
     key, item = node.child.children
     if _optional(key) or edges[-1] >= 1 << 31:
         raise UnsupportedError(
@@ -186,11 +184,11 @@ def _optional(node: Node) -> bool:
 
 
 def _field(name: str, node: Node, array: Any) -> Any:
-    return import_module("pyarrow").field(name, array.type, nullable=_optional(node))
+    return pa.field(name, array.type, nullable=_optional(node))
 
 
 def _buffer(array: NDArray[Any]) -> Any:
-    return import_module("pyarrow").py_buffer(np.ascontiguousarray(array))
+    return pa.py_buffer(np.ascontiguousarray(array))
 
 
 def _bits(flags: NDArray[np.bool_] | None) -> Any:
@@ -199,7 +197,6 @@ def _bits(flags: NDArray[np.bool_] | None) -> Any:
 
 def _dims(shape: tuple[int, ...], array: Any, count: int, valid: Any, optional: bool) -> Any:
     """`count` values of dims over the elements of an array."""
-    pa = import_module("pyarrow")
     for i in reversed(range(len(shape))):
         _check_size(shape[i], "elements")
         kind = pa.list_(pa.field("item", array.type, nullable=optional), shape[i])
@@ -215,7 +212,6 @@ def _check_size(size: int, what: str) -> None:
 
 
 def _texts(data: NDArray[np.uint8], sizes: Any, valid: Any) -> Any:
-    pa = import_module("pyarrow")
     edges = prefix_sums(sizes)
     return pa.Array.from_buffers(pa.large_string(), len(edges) - 1, [valid, _buffer(edges), _buffer(data)])
 
@@ -228,7 +224,6 @@ def _block(node: Node, values: NDArray[Any], valid: Any) -> Any:
 
 
 def _temporal(type: Date | Unit | Decimal) -> Any:
-    pa = import_module("pyarrow")
     if isinstance(type, Decimal):
         return pa.decimal128(type.precision, type.scale)
     if isinstance(type, DateTime):
@@ -242,7 +237,7 @@ def _temporal(type: Date | Unit | Decimal) -> Any:
 
 def _leaf(node: Node, values: NDArray[Any], count: int, valid: Any) -> Any:
     """An array without children."""
-    pa, atom = import_module("pyarrow"), node.block
+    atom = node.block
     if isinstance(node.type, String | Bytes | TypeType):
         return pa.Array.from_buffers(pa.uint8(), count, [None, _buffer(values)])
     if isinstance(atom.type, Void):

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from tensorglot.errors import UnsupportedError, escape
-from tensorglot.extras import library
+from tensorglot.extras import compute, pa
 
 __all__ = ["without_extension"]
 
@@ -44,19 +44,17 @@ def _tensors(array: Any) -> Any:
         inner = _fixed_lists(inner, count, length)
     if not storage.null_count:
         return inner
-    pa = library("pyarrow", "arrow")
-    mask = library("pyarrow.compute", "arrow").if_else(storage.is_valid(), True, None)
+    mask = compute.if_else(storage.is_valid(), True, None)
     return pa.Array.from_buffers(inner.type, len(inner), [mask.buffers()[0]], children=[inner.values])
 
 
 def _fixed_lists(values: Any, count: int, length: int) -> Any:
     """`count` lists. Made from buffers, since pyarrow's constructor cannot count lists of length 0."""
-    pa = library("pyarrow", "arrow")
     return pa.Array.from_buffers(pa.list_(values.type, length), count, [None], children=[values])
 
 
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
-    "arrow.bool8": lambda array: array.storage.cast(library("pyarrow", "arrow").bool_()),
+    "arrow.bool8": lambda array: array.storage.cast(pa.bool_()),
     "arrow.fixed_shape_tensor": _tensors,
     "arrow.json": attrgetter("storage"),
     "arrow.uuid": attrgetter("storage"),

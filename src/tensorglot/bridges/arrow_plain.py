@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorglot.arrays import prefix_sums
 from tensorglot.bridges.arrow_extensions import without_extension
-from tensorglot.extras import library
+from tensorglot.extras import compute, pa
 from tensorglot.model.types.temporal import DIGITS_MAX
 
 __all__ = ["as_plain", "take", "valid_rows"]
@@ -27,14 +27,13 @@ __all__ = ["as_plain", "take", "valid_rows"]
 
 def as_plain(array: Any) -> Any:
     """An array of plain types with the same values."""
-    pa = library("pyarrow", "arrow")
     is_, kind = pa.types, array.type
     if isinstance(kind, pa.BaseExtensionType):
         return as_plain(without_extension(array))
     if is_.is_dictionary(kind):
         return take(as_plain(array.dictionary), array.indices)
     if is_.is_run_end_encoded(kind):
-        return as_plain(library("pyarrow.compute", "arrow").run_end_decode(array))
+        return as_plain(compute.run_end_decode(array))
     if is_.is_string(kind) or is_.is_string_view(kind):
         return array.cast(pa.large_string())
     if is_.is_binary(kind) or is_.is_binary_view(kind):
@@ -60,7 +59,7 @@ def take(array: Any, positions: Any) -> Any:
     They are taken from a copy (concat_arrays), because pyarrow 26 takes the wrong elements from a slice of
     fixed-size lists in fixed-size lists.
     """
-    return library("pyarrow", "arrow").concat_arrays([array]).take(positions)
+    return pa.concat_arrays([array]).take(positions)
 
 
 def valid_rows(array: Any) -> NDArray[np.bool_]:
@@ -72,11 +71,10 @@ def valid_rows(array: Any) -> NDArray[np.bool_]:
 
 def _mask(array: Any) -> Any:
     """Which elements are null; None if none is."""
-    return library("pyarrow", "arrow").array(~valid_rows(array)) if array.null_count else None
+    return pa.array(~valid_rows(array)) if array.null_count else None
 
 
 def _lists(array: Any) -> Any:
-    pa = library("pyarrow", "arrow")
     given = array.values
     values = as_plain(given)
     if values is given and pa.types.is_large_list(array.type):
@@ -87,7 +85,6 @@ def _lists(array: Any) -> Any:
 
 def _views(array: Any) -> Any:
     """Lists of views, which may overlap and be in any order."""
-    pa = library("pyarrow", "arrow")
     starts = np.asarray(array.offsets).astype(np.int64)
     sizes = np.where(valid_rows(array), np.asarray(array.sizes), 0).astype(np.int64)
     edges = prefix_sums(sizes)
@@ -97,7 +94,6 @@ def _views(array: Any) -> Any:
 
 
 def _fixed_lists(array: Any) -> Any:
-    pa = library("pyarrow", "arrow")
     given = array.values
     values = as_plain(given)
     if values is given:
@@ -108,7 +104,6 @@ def _fixed_lists(array: Any) -> Any:
 
 
 def _structs(array: Any) -> Any:
-    pa = library("pyarrow", "arrow")
     given = [array.field(i) for i in range(array.type.num_fields)]
     fields = [as_plain(each) for each in given]
     if all(new is old for new, old in zip(fields, given, strict=True)):
@@ -118,7 +113,6 @@ def _structs(array: Any) -> Any:
 
 
 def _maps(array: Any) -> Any:
-    pa = library("pyarrow", "arrow")
     given = array.keys, array.items
     keys, items = map(as_plain, given)
     if keys is given[0] and items is given[1]:

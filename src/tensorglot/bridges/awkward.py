@@ -23,7 +23,7 @@ from tensorglot.dynd.schema import Kind, Node, Plan, plan_of
 from tensorglot.dynd.tensors import from_tensor as value_of
 from tensorglot.dynd.value import Column, Lists, Value, lists_of
 from tensorglot.errors import InputError, UnsupportedError
-from tensorglot.extras import library
+from tensorglot.extras import ak
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
@@ -31,13 +31,8 @@ from tensorglot.model.types.base import Type
 __all__ = ["BRIDGE", "from_tensor", "to_tensor"]
 
 
-def _awkward() -> Any:
-    return library("awkward", "awkward")
-
-
 def type_of(value: Any) -> Type:
     """The type of an awkward array or record."""
-    ak = _awkward()
     if isinstance(value, ak.Record):
         return _type(value.layout.array)
     return ty.Fixed(len(value), _type(value.layout))
@@ -89,7 +84,6 @@ def to_value(value: Any, plan: Plan, *, shared: bool = True) -> Value:
 
     They share its memory, or else have only the elements that it refers to.
     """
-    ak = _awkward()
     if isinstance(value, ak.Record):
         root = value.layout.array[value.layout.at : value.layout.at + 1]
     else:
@@ -236,7 +230,6 @@ def _void(node: Node, layout: Any) -> NDArray[Any]:
 
 def from_tensor(tensor: Tensor) -> Any:
     """The awkward array of a tensor."""
-    ak = _awkward()
     value = value_of(tensor)
     if value.plan.deep:
         raise UnsupportedError(
@@ -251,7 +244,7 @@ def from_tensor(tensor: Tensor) -> Any:
 
 
 def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
-    contents, index = _awkward().contents, _awkward().index
+    contents, index = ak.contents, ak.index
     if node.kind is Kind.BLOCK:
         return _block_layout(node, value.array(node)[:count])
     if node.kind is Kind.LIST:
@@ -283,7 +276,6 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
 
 def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
     """`count` values of dims over the elements of a layout."""
-    ak = _awkward()
     for i in reversed(range(len(shape))):
         length = count * int(np.prod(shape[:i], dtype=np.int64))
         layout = ak.contents.RegularArray(layout, shape[i], zeros_length=length)
@@ -293,11 +285,11 @@ def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
 def _reorder(node: Node, layout: Any, count: int, order: NDArray[np.int64]) -> Any:
     """The elements of `count` values of a REPEAT, with the elements of each value in the order given."""
     carry = (np.arange(count)[:, None] * node.size + order).reshape(-1)
-    return layout._carry(_awkward().index.Index64(carry), False)  # awkward has no public function for this
+    return layout._carry(ak.index.Index64(carry), False)  # awkward has no public function for this
 
 
 def _block_layout(node: Node, values: NDArray[Any]) -> Any:
-    ak, atom = _awkward(), node.block
+    atom = node.block
     elements = int(np.prod(values.shape[: values.ndim - len(atom.tail)], dtype=np.int64))
     if isinstance(atom.type, ty.Void):
         missing = ak.index.Index64(np.full(elements, -1))
@@ -314,7 +306,6 @@ def _block_layout(node: Node, values: NDArray[Any]) -> Any:
 
 
 def _fixed_layout(type: ty.FixedBytes | ty.FixedString, raw: NDArray[np.uint8]) -> Any:
-    ak = _awkward()
     if isinstance(type, ty.FixedBytes):
         content = ak.contents.NumpyArray(raw.reshape(-1), parameters={"__array__": "byte"})
         return ak.contents.RegularArray(content, type.size, len(raw), parameters={"__array__": "bytestring"})
@@ -326,7 +317,7 @@ def _fixed_layout(type: ty.FixedBytes | ty.FixedString, raw: NDArray[np.uint8]) 
 
 
 def _texts(starts: Any, stops: Any, data: NDArray[np.uint8], *, bytestring: bool = False) -> Any:
-    contents = _awkward().contents
+    contents = ak.contents
     kind, element = ("bytestring", "byte") if bytestring else ("string", "char")
     content = contents.NumpyArray(data, parameters={"__array__": element})
     return contents.ListArray(starts, stops, content, parameters={"__array__": kind})
@@ -336,7 +327,7 @@ def _char_layout(codes: NDArray[np.uint32]) -> Any:
     sizes = 1 + (codes >= 0x80).astype(np.int64) + (codes >= 0x800) + (codes >= 0x10000)
     stops = np.cumsum(sizes)
     data = np.frombuffer("".join(map(chr, codes.tolist())).encode(), np.uint8)
-    index = _awkward().index
+    index = ak.index
     return _texts(index.Index64(stops - sizes), index.Index64(stops), data)
 
 

@@ -25,7 +25,7 @@ from tensorglot.bridges.table import FRAMEWORKS
 from tensorglot.bridges.table import framework as converter
 from tensorglot.containers.table import TABLE, for_target, named
 from tensorglot.errors import InputError, MissingFile, UnsupportedError
-from tensorglot.extras import library
+from tensorglot.extras import jax
 from tensorglot.io.source import Backend, Readable, is_stream
 from tensorglot.memory import ALONE_NBYTES, SMALL_NBYTES, Slab
 from tensorglot.model.archive import Archive
@@ -283,13 +283,11 @@ def _placer(framework: str, device: Any) -> Callable[[str, NDArray[Any]], Any]:
             raise InputError(f"NumPy arrays are on the CPU, not on {device!r}", rule="load.device")
         return lambda name, array: array
     chosen = _jax_device(device)
-    put = library("jax", "jax").device_put
-    return lambda name, array: put(convert(name, array), chosen)
+    return lambda name, array: jax.device_put(convert(name, array), chosen)
 
 
 def _jax_device(device: Any) -> Any:
     """A device of JAX: itself, or by the name of its platform, and number: "gpu:1"."""
-    jax = library("jax", "jax")
     if not isinstance(device, str):
         return device
     platform, _, number = device.partition(":")

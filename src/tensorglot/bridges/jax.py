@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import UnsupportedError
-from tensorglot.extras import library
+from tensorglot.extras import jax
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 
@@ -21,7 +21,6 @@ _WIDE = ("int64", "uint64", "float64", "complex128")
 
 def from_numpy(name: str, array: NDArray[Any]) -> Any:
     """A JAX array of exactly the same type and values, on JAX's default device."""
-    jax = library("jax", "jax")
     if array.dtype.name in _WIDE and not jax.config.jax_enable_x64:
         raise UnsupportedError(
             f"JAX would truncate {array.dtype.name} to 32 bits: call jax.config.update('jax_enable_x64', True) first",

@@ -20,7 +20,7 @@ from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import from_tensor
 from tensorglot.dynd.value import Value
 from tensorglot.errors import InputError, escape
-from tensorglot.extras import library
+from tensorglot.extras import pa, pandas
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import Fixed, Struct, Var
 from tensorglot.model.types.base import Type
@@ -29,7 +29,6 @@ __all__ = ["BRIDGE"]
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
-    pandas = library("pandas", "pandas")
     if isinstance(value, pandas.DataFrame):
         return _frame(value, type)
     if value is pandas.NA or value is pandas.NaT:
@@ -51,7 +50,6 @@ def _is_numpy(column: Any) -> bool:
 
 
 def _as_arrow(column: Any) -> Any:
-    pa = library("pyarrow", "arrow")
     try:
         return pa.array(column, from_pandas=True)
     except pa.ArrowException as error:
@@ -81,7 +79,7 @@ def _frame(frame: Any, type: Type | None) -> Tensor:
 def _with_index(frame: Any) -> Any:
     """The frame with its index as columns, unless the index has no name and only numbers the rows from 0."""
     index = frame.index
-    numbers = isinstance(index, library("pandas", "pandas").RangeIndex) and (index.start, index.step) == (0, 1)
+    numbers = isinstance(index, pandas.RangeIndex) and (index.start, index.step) == (0, 1)
     return frame if numbers and index.name is None else frame.reset_index()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from tensorglot.arguments import as_names
 from tensorglot.bridges.tables import from_table, to_table
 from tensorglot.errors import FormatError, TensorglotError, TensorNotFound, UnsupportedError, did_you_mean, escape
-from tensorglot.extras import library
+from tensorglot.extras import pa, parquet
 from tensorglot.io.place import as_place
 from tensorglot.io.reader import open_reader
 from tensorglot.io.storage_options import Given
@@ -32,16 +32,16 @@ def to_parquet(value: Any, path: str | os.PathLike[str], type: Type | None = Non
     place = locate(path, options)
     try:
         data = _encode(to_table(value, type, _storable))
-    except library("pyarrow", "arrow").ArrowInvalid:  # seconds that Parquet's milliseconds cannot represent
+    except pa.ArrowInvalid:  # seconds that Parquet's milliseconds cannot represent
         data = _encode(to_table(value, type, lambda array: _storable(array) and "timestamp[s" not in str(array.type)))
     with open_target(place) as target:
         target.write([data])
 
 
 def _encode(table: Any) -> memoryview:
-    sink = library("pyarrow", "arrow").BufferOutputStream()
+    sink = pa.BufferOutputStream()
     # No dictionaries: they would make one value of NaNs with different bits.
-    library("pyarrow.parquet", "arrow").write_table(table, sink, compression="zstd", use_dictionary=False)
+    parquet.write_table(table, sink, compression="zstd", use_dictionary=False)
     return memoryview(sink.getvalue())
 
 
@@ -52,7 +52,7 @@ def _storable(array: Any) -> bool:
 
 def _hides_fixed_lists(kind: Any, missing: bool, record: bool = False) -> bool:
     """Whether there are lists of a fixed size in records that may be missing, which pyarrow cannot read."""
-    is_ = library("pyarrow", "arrow").types
+    is_ = pa.types
     if is_.is_fixed_size_list(kind) and record and missing:
         return True
     fields = [kind.field(i) for i in range(kind.num_fields)]
@@ -63,7 +63,6 @@ def _hides_fixed_lists(kind: Any, missing: bool, record: bool = False) -> bool:
 @lru_cache(maxsize=256)
 def _returns(kind: Any) -> bool:
     """Whether Parquet restores an Arrow type; units of time and the names of list elements may differ."""
-    pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
     sink = pa.BufferOutputStream()
     try:
         parquet.write_table(pa.table({"x": pa.array([], kind)}), sink)
@@ -73,7 +72,7 @@ def _returns(kind: Any) -> bool:
 
 
 def _same(found: Any, kind: Any) -> bool:
-    is_ = library("pyarrow", "arrow").types
+    is_ = pa.types
     if is_.is_fixed_size_list(kind) and kind.list_size == 0:
         return False
     if found.num_fields != kind.num_fields or found.id != kind.id:
@@ -85,13 +84,13 @@ def _same(found: Any, kind: Any) -> bool:
 
 def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = None, options: Given = None) -> Tensor:
     """Reads a Parquet file, or some of its columns, as one value."""
-    pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
+    open_file = parquet.ParquetFile  # first: without pyarrow, the error names the extra, whether the file exists or not
     place = as_place(locate(path, options))
     text = place.shown
     names = None if columns is None else as_names(columns, "columns", "parquet.columns")
     with open_reader(place) as stream:
         try:
-            file = parquet.ParquetFile(stream)
+            file = open_file(stream)
             for name in names or ():
                 if name not in file.schema_arrow.names:
                     hint = did_you_mean(name, file.schema_arrow.names)

@@ -7,7 +7,7 @@ from typing import Any
 from tensorglot.bridges import tables
 from tensorglot.bridges.table import Bridge
 from tensorglot.errors import InputError, UnsupportedError, escape
-from tensorglot.extras import library
+from tensorglot.extras import polars
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
 
@@ -15,7 +15,6 @@ __all__ = ["BRIDGE"]
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
-    polars = library("polars", "polars")
     if not isinstance(value, polars.Series | polars.DataFrame):
         raise InputError(f"expected a polars Series or DataFrame, not {value.__class__.__name__}", rule="polars.value")
     columns = value.get_columns() if isinstance(value, polars.DataFrame) else [value]

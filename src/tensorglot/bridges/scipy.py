@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tensorglot.bridges.table import Bridge
 from tensorglot.errors import InputError, UnsupportedError, escape
-from tensorglot.extras import library
+from tensorglot.extras import sparse
 from tensorglot.model.layouts import COO, CSR, check_values
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
@@ -24,7 +24,6 @@ __all__ = ["BRIDGE", "from_tensor"]
 
 def from_tensor(tensor: Tensor) -> Any:
     """A csr_array or coo_array."""
-    sparse = library("scipy.sparse", "scipy")
     if tensor.layout not in (CSR, COO):
         raise UnsupportedError(
             f"a tensor of layout {escape(tensor.layout)} is not sparse", rule="bridge.layout", tensor=tensor.name
@@ -52,7 +51,6 @@ def _signed(indices: NDArray[Any]) -> NDArray[Any]:
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
     """A tensor of a scipy.sparse matrix or array: COO stays COO, other formats become CSR. Duplicates are summed."""
-    sparse = library("scipy.sparse", "scipy")
     if not sparse.issparse(value):
         raise InputError(f"scipy's {value.__class__.__name__} is not a sparse array", rule="coerce.value")
     whole = value if value.format == "coo" else value.tocsr()

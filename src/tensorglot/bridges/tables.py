@@ -27,7 +27,7 @@ from tensorglot.dynd.schema import plan_of
 from tensorglot.dynd.tensors import from_tensor
 from tensorglot.dynd.value import Column, Lists, Value, take
 from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
-from tensorglot.extras import library
+from tensorglot.extras import pa, pandas, polars
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
@@ -64,7 +64,6 @@ Storable = Callable[[Any], bool]
 
 def to_table(value: Any, type: Type | None = None, storable: Storable = lambda array: True) -> Any:
     """An Arrow table of any value."""
-    pa = library("pyarrow", "arrow")
     tensor = coerce(value, type)
     rows, row = _split(tensor.type)
     if isinstance(row, ty.Struct) and row.fields:
@@ -111,7 +110,6 @@ def _column(tensor: Tensor, storable: Storable) -> Any:
             return array
     except UnsupportedError:
         pass
-    pa = library("pyarrow", "arrow")
     return pa.array(_cells(tensor, rows, row), pa.large_binary())
 
 
@@ -232,7 +230,6 @@ def _plain(type: Type) -> Type:
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
     """Any of Arrow's collections as a tensor."""
-    pa = library("pyarrow", "arrow")
     if isinstance(value, pa.Tensor):
         return coerce(value.to_numpy(), type)
     if type is None and isinstance(value, pa.Table):
@@ -242,9 +239,9 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
 
 def to_pandas(value: Any, type: Type | None = None) -> Any:
     """A DataFrame of records, or a Series, with Arrow's types; `attrs` keep the DyND type."""
-    pandas = library("pandas", "pandas")
+    arrow_dtype = pandas.ArrowDtype  # before `to_table`: if both libraries are missing, the error names pandas
     table = to_table(value, type)
-    frame = table.to_pandas(types_mapper=pandas.ArrowDtype)
+    frame = table.to_pandas(types_mapper=arrow_dtype)
     found = frame if _has_records(table) else frame[COLUMN]
     found.attrs.update({name: table.schema.metadata[name.encode()].decode() for name in METADATA})
     return found
@@ -252,14 +249,14 @@ def to_pandas(value: Any, type: Type | None = None) -> Any:
 
 def to_polars(value: Any, type: Type | None = None) -> Any:
     """A DataFrame of records, or a Series of other values. polars keeps no metadata: pass the type to `from_polars`."""
-    polars = library("polars", "polars")
+    from_arrow = polars.from_arrow  # before `to_table`: if both libraries are missing, the error names polars
     table = to_table(value, type, lambda array: _polars_has(array.type))
     for name in table.column_names:
         if not _polars_names(name):
             raise UnsupportedError(
                 f"polars cannot have a column named '{escape(name)}': rename the field", rule="polars.name"
             )
-    found = polars.from_arrow(table)
+    found = from_arrow(table)
     return found if _has_records(table) else found[COLUMN]
 
 
@@ -271,7 +268,6 @@ def _has_records(table: Any) -> bool:
 
 def from_polars(table: Any, type: Type | None) -> Tensor:
     """The value of an Arrow table or array of polars, of the type given if `to_polars` made it of that type."""
-    pa = library("pyarrow", "arrow")
     if type is not None:
         rows, row = _split(type)
         whole = table if isinstance(table, pa.Table) else pa.table({COLUMN: table})
@@ -288,7 +284,7 @@ def _polars_names(name: str) -> bool:
 
 def _polars_has(kind: Any) -> bool:
     """Whether polars restores an Arrow type. Other types it converts, or panics on."""
-    is_ = library("pyarrow", "arrow").types
+    is_ = pa.types
     if is_.is_timestamp(kind):
         return kind.unit != "s" and (kind.tz is None or kind.tz in zoneinfo.available_timezones())
     if is_.is_duration(kind):
@@ -306,7 +302,6 @@ def _polars_has(kind: Any) -> bool:
 
 
 def type_of(value: Any) -> Type:
-    pa = library("pyarrow", "arrow")
     if isinstance(value, pa.Tensor | pa.Table):
         return to_tensor(value, None).type
     return arrow.type_of(value)

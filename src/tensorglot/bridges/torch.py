@@ -9,7 +9,7 @@ unless it is memory of a file that is mapped privately.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +18,12 @@ from tensorglot.bridges.table import Bridge
 from tensorglot.bridges.torch_layouts import from_sparse, of_quantized, of_sparse, plain_sparse
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, StateError, UnsupportedError
-from tensorglot.extras import library
+from tensorglot.extras import torch
 from tensorglot.io.local import PrivateMapping
 from tensorglot.model.dtypes import BY_NAME, dtype_of, pack, unpack
 from tensorglot.model.layouts import COO, CSR
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
-
-if TYPE_CHECKING:
-    import torch
 
 _PAIR = "float4_e2m1fn_x2"
 _FLOAT4 = BY_NAME["float4_e2m1fn"]
@@ -36,7 +33,6 @@ __all__ = ["BRIDGE", "array_type", "as_device", "from_numpy", "from_tensor", "sh
 
 def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
     """A tensor that shares the array's memory, or that of a private mapping beneath it; else of a copy."""
-    torch = _torch()
     exchanged, dtype = _exchange(array.dtype)
     if exchanged is None:
         if array.dtype == _FLOAT4.numpy and hasattr(torch, _PAIR) and array.ndim and array.shape[-1] % 2 == 0:
@@ -53,14 +49,8 @@ def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
 
 
 @cache
-def _torch() -> Any:
-    return library("torch", "torch")
-
-
-@cache
 def _exchange(dtype: np.dtype[Any]) -> tuple[np.dtype[Any] | None, Any]:
     """The NumPy type in which an array is passed to PyTorch (None if unsupported), and PyTorch's type if it differs."""
-    torch = library("torch", "torch")
     try:
         row = dtype_of(dtype)
     except UnsupportedError:  # an array of records, times or text
@@ -96,7 +86,6 @@ def from_tensor(tensor: Tensor, device: Any = None) -> torch.Tensor:
 
 def as_device(device: Any) -> torch.device:
     """The device of a name, a number or a device; the CPU for None. A device that is not available is refused."""
-    torch = _torch()
     try:
         found = torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -112,7 +101,6 @@ def as_device(device: Any) -> torch.device:
 
 def to_tensor(value: torch.Tensor, wanted: Type | None) -> Tensor:
     """A tensor of any layout that a container can hold."""
-    torch = library("torch", "torch")
     if value.is_quantized:
         return of_quantized(value)
     if value.layout is not torch.strided and not value.is_nested:
@@ -123,7 +111,6 @@ def to_tensor(value: torch.Tensor, wanted: Type | None) -> Tensor:
 
 def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     """The array of a tensor of any stride, on any device; on the CPU it shares the tensor's memory."""
-    torch = _torch()
     if tensor.layout is not torch.strided or tensor.is_nested:
         kind = "nested" if tensor.is_nested else tensor.layout
         raise InputError(
@@ -162,7 +149,7 @@ def _array_type(dtype: torch.dtype) -> tuple[np.dtype[Any] | None, torch.dtype |
     row = BY_NAME.get(kind)
     if row is None or row.packed:
         return None, None
-    return row.require_numpy(), None if _native(kind) else getattr(_torch(), f"uint{row.bits}")
+    return row.require_numpy(), None if _native(kind) else getattr(torch, f"uint{row.bits}")
 
 
 def shared_array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
@@ -171,7 +158,7 @@ def shared_array(name: str, tensor: torch.Tensor) -> NDArray[Any]:
         raise InputError(
             f"out is on {tensor.device}: load to the CPU, then copy_() to the device", rule="out.device", tensor=name
         )
-    if tensor.is_conj() or tensor.is_neg() or tensor.dtype is getattr(_torch(), _PAIR, None):
+    if tensor.is_conj() or tensor.is_neg() or tensor.dtype is getattr(torch, _PAIR, None):
         raise InputError(
             "out is a conjugate, negative or packed view: pass a plain tensor", rule="out.view", tensor=name
         )

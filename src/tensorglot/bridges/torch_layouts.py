@@ -7,18 +7,15 @@ scale is repeated for each position of the first axis, since the layout has grou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError, UnsupportedError
-from tensorglot.extras import library
+from tensorglot.extras import torch
 from tensorglot.model.layouts import COO, CSR, QUANT_GROUP, check_values, describe_codes
 from tensorglot.model.tensor import Tensor
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["from_sparse", "of_quantized", "of_sparse", "plain_sparse"]
 
@@ -28,7 +25,6 @@ _BITS = {"quint8": 8, "qint8": 8, "quint4x2": 4, "quint2x4": 2}
 
 def of_sparse(tensor: torch.Tensor, values: NDArray[Any]) -> Tensor:
     """A tensor of a sparse tensor in the form that `plain_sparse` returns; `values` has its values as an array."""
-    torch = library("torch", "torch")
     shape = tuple(tensor.shape)
     kind = np.uint32 if max(*shape, values.size, 1) < 1 << 32 else np.uint64
     if tensor.layout is torch.sparse_coo:
@@ -45,7 +41,6 @@ def of_sparse(tensor: torch.Tensor, values: NDArray[Any]) -> Tensor:
 
 def plain_sparse(tensor: torch.Tensor) -> torch.Tensor:
     """The same values as COO without duplicates, or as CSR."""
-    torch = library("torch", "torch")
     coo = tensor.layout is torch.sparse_coo
     if tensor.is_meta:
         raise InputError("a tensor on the meta device has no values", rule="torch.meta")
@@ -66,7 +61,6 @@ def plain_sparse(tensor: torch.Tensor) -> torch.Tensor:
 
 def from_sparse(tensor: Tensor, values: torch.Tensor) -> torch.Tensor:
     """A sparse tensor of PyTorch; indices are checked before PyTorch sees them."""
-    torch = library("torch", "torch")
     check_values(tensor)
 
     def indices(part: str) -> Any:
@@ -80,7 +74,6 @@ def from_sparse(tensor: Tensor, values: torch.Tensor) -> torch.Tensor:
 
 def of_quantized(tensor: torch.Tensor) -> Tensor:
     """The codes with their scales and zero points."""
-    torch = library("torch", "torch")
     kind = str(tensor.dtype).removeprefix("torch.")
     if kind not in _BITS or not tensor.numel() or not tensor.ndim or tensor.numel() % (8 // _BITS[kind]):
         raise UnsupportedError(f"a quantized tensor of {kind} and this shape is not supported", rule="torch.quantized")

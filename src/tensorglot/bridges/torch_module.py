@@ -9,7 +9,7 @@ the module's own memory, once.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from tensorglot.bridges.torch import array_type, as_device, from_numpy, to_numpy
 from tensorglot.bridges.torch_sharing import covering, sharing_groups, tied
 from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError, StateError, escape
-from tensorglot.extras import library
+from tensorglot.extras import torch
 from tensorglot.io.sink import Writable
 from tensorglot.io.source import Backend, Readable
 from tensorglot.model.archive import Archive
@@ -28,9 +28,6 @@ from tensorglot.model.tensor import Tensor
 from tensorglot.operations.load import load_archive
 from tensorglot.operations.open import open
 from tensorglot.operations.save import save
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["load_model", "save_model"]
 
@@ -96,7 +93,6 @@ def load_model(
     stays unchanged unless all names and shapes match.
     """
     check_flags(strict=strict)
-    torch = library("torch", "torch")
     as_device(device)
     state = _state(model)
     with their_errors(), open(filename, format=format, backend=backend) as archive:
@@ -144,7 +140,6 @@ def _check_fit(archive: Archive, name: str, own: torch.Tensor) -> np.dtype[Any]:
 
 
 def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    torch = library("torch", "torch")
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"expected a torch.nn.Module, not {type(model).__name__}", rule="torch.module")
     state = dict(model.state_dict())

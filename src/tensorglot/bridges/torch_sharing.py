@@ -7,15 +7,11 @@ counts is the memory, so tensors of different storages may share it, too.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from tensorglot.bridges.torch import to_numpy
 from tensorglot.errors import StateError, escape
-from tensorglot.extras import library
+from tensorglot.extras import torch
 from tensorglot.operations._outputs import shares_memory
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["covering", "extent", "shared_names", "sharing_groups", "tied"]
 
@@ -36,12 +32,11 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 def sharing_groups(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
     """The names of tensors that have memory in common, directly or through others, in the order of the state."""
-    strided = library("torch", "torch").strided
     # In the order of addresses, a tensor can only overlap those before it that end after its beginning.
     extents = sorted(
         (str(tensor.device), *extent(tensor), name)
         for name, tensor in state.items()
-        if tensor.layout is strided and not tensor.is_nested and not tensor.is_meta and tensor.numel()
+        if tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta and tensor.numel()
     )
     group_of: dict[str, set[str]] = {}
     before: list[tuple[str, int, str]] = []

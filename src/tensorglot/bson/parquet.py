@@ -31,7 +31,7 @@ from tensorglot.errors import (
     escape,
     list_names,
 )
-from tensorglot.extras import library
+from tensorglot.extras import pa, parquet
 from tensorglot.io.place import Place
 from tensorglot.io.reader import open_reader
 from tensorglot.io.target import Target, open_target
@@ -57,12 +57,11 @@ def write_parquet(place: Place, kinds: Mapping[str, int | None], batches: Iterab
 
     `kinds` has the BSON type of `_id` and of each field over all batches, None where it has several.
     """
-    pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
     with open_target(place) as target, _closing(_Sink(target)) as sink:
         out = pa.PythonFile(sink, mode="w")
         for batch in batches:
-            made = [_arrow_column(pa, name, column, kinds[name]) for name, column in batch.columns.items()]
-            made.append(_arrow_vectors(pa, batch))
+            made = [_arrow_column(name, column, kinds[name]) for name, column in batch.columns.items()]
+            made.append(_arrow_vectors(batch))
             schema = pa.schema([field for field, _ in made])
             if sink.writer is None:
                 sink.writer = parquet.ParquetWriter(out, schema, compression="zstd", use_dictionary=False)
@@ -116,7 +115,7 @@ class _Sink:
         self.closed = True
 
 
-def _arrow_vectors(pa: Any, found: Embeddings) -> tuple[Any, Any]:
+def _arrow_vectors(found: Embeddings) -> tuple[Any, Any]:
     matrix = found.matrix
     kind = pa.list_(pa.field("element", pa.from_numpy_dtype(matrix.dtype), nullable=False), matrix.shape[1])
     metadata = {}
@@ -127,7 +126,7 @@ def _arrow_vectors(pa: Any, found: Embeddings) -> tuple[Any, Any]:
     return pa.field(found.key, kind, nullable=False, metadata=metadata), array
 
 
-def _arrow_column(pa: Any, name: str, column: ValueColumn, kind: int | None) -> tuple[Any, Any]:
+def _arrow_column(name: str, column: ValueColumn, kind: int | None) -> tuple[Any, Any]:
     gaps = ~column.there
     plain = column.plain(kind)
     if plain is not None and kind == OBJECT_ID:
@@ -166,16 +165,16 @@ class ParquetSource:
 
     def batches(self, nbytes: int | None) -> Iterator[Embeddings]:
         """Batches of about `nbytes` bytes of vectors; None for all rows at once."""
-        pa, schema = library("pyarrow", "arrow"), self.file.schema_arrow
+        schema = self.file.schema_arrow
         names = [name for name in schema.names if name in {self.key, self.id, *self.fields}]
         ranges = _ranges(schema.field(self.key).metadata or {})
         with _parsing(self.path):
-            for table in self._tables(pa, names, nbytes):
-                columns = {name: _value_column(pa, table, name) for name in (self.id, *self.fields) if name in names}
-                vectors = _vectors(pa, table.column(self.key), self.dtype, self.key)
+            for table in self._tables(names, nbytes):
+                columns = {name: _value_column(table, name) for name in (self.id, *self.fields) if name in names}
+                vectors = _vectors(table.column(self.key), self.dtype, self.key)
                 yield Embeddings(vectors, self.key, columns.pop(self.id, None), columns, ranges=ranges)
 
-    def _tables(self, pa: Any, names: list[str], nbytes: int | None) -> Iterator[Any]:
+    def _tables(self, names: list[str], nbytes: int | None) -> Iterator[Any]:
         if nbytes is None or not self.rows:
             yield self.file.read(columns=names)
             return
@@ -191,13 +190,13 @@ def open_parquet(
     place: Place, key: str | None, fields: Sequence[str], dtype: DType, id: str = ID
 ) -> Iterator[ParquetSource]:
     """Opens a file: vectors, the ids (`_id` only if there is such a column), and the fields that are named."""
-    pa, parquet = library("pyarrow", "arrow"), library("pyarrow.parquet", "arrow")
+    open_file = parquet.ParquetFile  # first: without pyarrow, the error names the extra, whether the file exists or not
     with open_reader(place) as stream:
         with _parsing(place.shown):
             buffer_nbytes = _REQUESTED_NBYTES if place.remote else _BUFFER_NBYTES
-            file = parquet.ParquetFile(stream, buffer_size=buffer_nbytes, pre_buffer=False)
+            file = open_file(stream, buffer_size=buffer_nbytes, pre_buffer=False)
             schema = file.schema_arrow
-            chosen = key or _only_vectors(pa, schema)
+            chosen = key or _only_vectors(schema)
             wanted = fields if id == ID else (*fields, id)
             check_paths(chosen, wanted)
             for name in (chosen, *wanted):
@@ -219,7 +218,7 @@ def _parsing(path: str) -> Iterator[None]:
         raise FormatError(f"not a valid Parquet file: {error}", rule="parquet.file", path=path) from error
 
 
-def _only_vectors(pa: Any, schema: Any) -> str:
+def _only_vectors(schema: Any) -> str:
     is_ = pa.types
     lists = [field.name for field in schema if is_.is_fixed_size_list(field.type) or is_.is_list(field.type)]
     fixed = [name for name in lists if is_.is_fixed_size_list(schema.field(name).type)]
@@ -239,7 +238,7 @@ def _ranges(metadata: dict[bytes, bytes]) -> Ranges | None:
     return low, high
 
 
-def _vectors(pa: Any, column: Any, dtype: DType, name: str) -> VectorData:
+def _vectors(column: Any, dtype: DType, name: str) -> VectorData:
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     try:
         if pa.types.is_fixed_size_list(array.type) and not array.null_count and not array.flatten().null_count:
@@ -250,7 +249,7 @@ def _vectors(pa: Any, column: Any, dtype: DType, name: str) -> VectorData:
         raise InputError(f"column '{escape(name)}': {error.message}", rule=error.rule) from error
 
 
-def _value_column(pa: Any, table: Any, name: str) -> ValueColumn:
+def _value_column(table: Any, name: str) -> ValueColumn:
     column, marks = table.column(name), table.schema.field(name).metadata or {}
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     there = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)

@@ -13,7 +13,7 @@ from tensorglot.bridges.drop_in import DropIn, safe_open
 from tensorglot.bridges.torch_module import load_model, save_model
 from tensorglot.bridges.torch_sharing import shared_names
 from tensorglot.errors import StateError, escape
-from tensorglot.extras import library
+from tensorglot.extras import torch
 
 if TYPE_CHECKING:
     from tensorglot.torch import dcp as dcp
@@ -22,7 +22,7 @@ __all__ = ["load", "load_file", "load_model", "safe_open", "save", "save_file", 
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, library("torch", "torch").Tensor)
+    return isinstance(value, torch.Tensor)
 
 
 def _refuse_shared(tensors: Mapping[str, Any], ties: bool) -> None:

@@ -16,7 +16,7 @@ from tensorglot.containers.dcp import plain
 from tensorglot.containers.dcp.manifest import INDEX, parse_manifest
 from tensorglot.containers.table import TABLE
 from tensorglot.errors import InputError, TensorNotFound, UnsupportedError
-from tensorglot.extras import library
+from tensorglot.extras import torch
 from tensorglot.io.storage_options import as_storage_options
 from tensorglot.io.urls import file_path
 from tensorglot.model.archive import Archive
@@ -25,7 +25,6 @@ from tensorglot.operations.open import open
 from tensorglot.threads import for_each
 
 if TYPE_CHECKING:
-    import torch
     from torch.distributed.checkpoint.metadata import Metadata
     from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
     from torch.futures import Future
@@ -72,7 +71,6 @@ class Reader:
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """One chunk for each tensor."""
-        torch: Any = library("torch", "torch")
         metadata = metadata_module()
         state: dict[str, Any] = {}
         self._close()
@@ -102,7 +100,6 @@ class Reader:
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Reads what the plan asks for into the planner's tensors."""
-        pytorch = library("torch", "torch")
         opened, self._archive = self._archive, None
         with self._open() if opened is None else opened as archive:
             values = _values(archive)[0] if any(item.type.name == "BYTE_IO" for item in plan.items) else {}
@@ -116,7 +113,7 @@ class Reader:
                 if name not in values:
                     raise TensorNotFound.among(name, list(values))
                 data = io.BytesIO()
-                pytorch.save(values[name], data)
+                torch.save(values[name], data)
                 data.seek(0)
                 planner.load_bytes(item, data)
             for_each(lambda job: _read_region(archive, job[0], job[2]), tensors)
@@ -124,7 +121,7 @@ class Reader:
             if memory is not target:
                 target.copy_(memory)
             planner.commit_tensor(item, target)
-        future: Future[None] = pytorch.futures.Future()
+        future: Future[None] = torch.futures.Future()
         future.set_result(None)
         return future
 
@@ -152,7 +149,6 @@ def _torch_dtype(archive: Archive, name: str) -> torch.dtype:
 
 def _memory(target: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """The target if it can be read into, else memory of its shape to be copied to it."""
-    torch = library("torch", "torch")
     direct = target.device.type == "cpu" and not target.is_conj() and not target.is_neg() and target.dtype == dtype
     return target if direct else torch.empty(target.shape, dtype=dtype)
 

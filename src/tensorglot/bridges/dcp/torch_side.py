@@ -7,17 +7,14 @@ subclasses of its abstract ones, so that `isinstance` holds.
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
 from tensorglot.bridges.torch import to_numpy
 from tensorglot.containers.dcp import plain
 from tensorglot.errors import UnsupportedError, add_tensor_to_errors
-from tensorglot.extras import library
-
-if TYPE_CHECKING:
-    import torch
+from tensorglot.extras import library, torch
 
 __all__ = ["array_of", "dtype_name", "dtype_named", "encode_value", "makers", "metadata_module", "register"]
 
@@ -41,7 +38,6 @@ def metadata_module() -> Any:
 
 def array_of(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     """The values of a box; bytes for the types in _OPAQUE."""
-    torch = library("torch", "torch")
     tensor = tensor.detach()
     if str(tensor.dtype) in _OPAQUE:
         return tensor.contiguous().view(torch.uint8).cpu().numpy()  # type: ignore[no-any-return]
@@ -52,7 +48,6 @@ def encode_value(data: io.BytesIO, name: str) -> Any:
     """A plain value, which the planner has pickled, as JSON. Unpickling is restricted to plain values."""
     from pickle import UnpicklingError
 
-    torch = library("torch", "torch")
     data.seek(0)
     with add_tensor_to_errors(name):
         try:
@@ -64,7 +59,6 @@ def encode_value(data: io.BytesIO, name: str) -> Any:
 
 
 def _encode_torch(value: Any) -> tuple[str, Any] | None:
-    torch = library("torch", "torch")
     if isinstance(value, torch.Size):
         return "Size", list(value)
     if isinstance(value, (torch.dtype, torch.device)):
@@ -73,12 +67,10 @@ def _encode_torch(value: Any) -> tuple[str, Any] | None:
 
 
 def makers() -> dict[str, Any]:
-    torch = library("torch", "torch")
     return {"Size": torch.Size, "dtype": dtype_named, "device": torch.device}
 
 
 def dtype_named(name: str) -> torch.dtype:
-    torch = library("torch", "torch")
     found = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(found, torch.dtype):
         raise UnsupportedError(f"PyTorch has no dtype {name}", rule="torch.dtype")

@@ -16,7 +16,7 @@ from tensorglot.bridges.dcp.torch_side import array_of, dtype_name, encode_value
 from tensorglot.containers.dcp.manifest import Manifest
 from tensorglot.containers.table import for_target
 from tensorglot.errors import InputError
-from tensorglot.extras import library
+from tensorglot.extras import torch
 from tensorglot.io.place import as_place
 from tensorglot.io.storage_options import as_storage_options
 from tensorglot.io.urls import check_target
@@ -93,7 +93,6 @@ class Writer:
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Writes the boxes of this rank. Values and links go to the coordinator, in the results."""
-        torch = library("torch", "torch")
         boxes: dict[str, NDArray[Any]] = {}
         results: list[WriteResult] = []
         for item, name in zip(plan.items, _box_names(plan.items), strict=True):
