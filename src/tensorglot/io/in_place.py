@@ -46,21 +46,14 @@ def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, expec
     The file must have the stamp `expect` before, and must still be at its path afterwards.
     Returns the new stamp.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        if stamp_of(os.fstat(fd)) != expect:
-            raise change_error(path)
+    with _open_unchanged(path, expect) as fd:
         old = os.pread(fd, expect[2] - begin, begin)
         try:
             _put_tail(fd, begin, tail, durable)
-            new = stamp_of(os.fstat(fd))
-            _check_at(path, new)
+            return _stamp_at(path, fd)
         except BaseException:
             _put_tail(fd, begin, old, durable)
             raise
-        return new
-    finally:
-        os.close(fd)
 
 
 def append_tail(path: str | os.PathLike[str], tail: FileSource, place: bytes, *, expect: Stamp, durable: bool) -> Stamp:
@@ -76,10 +69,7 @@ def append_tail(path: str | os.PathLike[str], tail: FileSource, place: bytes, *,
     a power cut during step 1 can leave the new size without the data: then the file ends in
     zeros, at most GROWTH_NBYTES, after the last copy, which was synced before.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        if stamp_of(os.fstat(fd)) != expect:
-            raise change_error(path)
+    with _open_unchanged(path, expect) as fd:
         begin = expect[2]
         end = begin + tail.size
         try:
@@ -96,13 +86,21 @@ def append_tail(path: str | os.PathLike[str], tail: FileSource, place: bytes, *,
             _sync(fd, durable)
             write_at(fd, memoryview(place), end)  # step 3
             _sync(fd, durable)
-            new = stamp_of(os.fstat(fd))
-            _check_at(path, new)
+            return _stamp_at(path, fd)
         except BaseException:
             os.ftruncate(fd, begin)
             _sync(fd, durable)
             raise
-        return new
+
+
+@contextmanager
+def _open_unchanged(path: str | os.PathLike[str], expect: Stamp) -> Iterator[int]:
+    """Opens a file for writing. It must have the stamp `expect`."""
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if stamp_of(os.fstat(fd)) != expect:
+            raise change_error(path)
+        yield fd
     finally:
         os.close(fd)
 
@@ -118,11 +116,13 @@ def _put_tail(fd: int, begin: int, tail: bytes, durable: bool) -> None:
     _sync(fd, durable)
 
 
-def _check_at(path: str | os.PathLike[str], stamp: Stamp) -> None:
-    """Checks that the file that was written is still the one at the path."""
+def _stamp_at(path: str | os.PathLike[str], fd: int) -> Stamp:
+    """The stamp of the file that was written, which must still be the one at the path."""
+    stamp = stamp_of(os.fstat(fd))
     try:
         now = stamp_of(os.stat(path))  # noqa: PTH116
     except FileNotFoundError:
         now = None
     if now is None or now[:2] != stamp[:2]:
         raise change_error(path)
+    return stamp

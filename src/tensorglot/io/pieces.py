@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias, cast
 
 from tensorglot.memory import Scratch, cut
 
-__all__ = ["COPY_NBYTES", "Piece", "Stored", "join_small", "read_pieces"]
+__all__ = ["COPY_NBYTES", "Piece", "Stored", "join_small", "read_all", "read_pieces"]
 
 COPY_NBYTES = 8 << 20
 _SMALL_NBYTES = 64 << 10
@@ -51,6 +51,12 @@ def join_small(pieces: Iterable[Piece]) -> Iterator[memoryview | Stored]:
             yield whole
     if small:
         yield memoryview(b"".join(small))
+
+
+def read_all(pieces: Iterable[Piece]) -> Iterator[memoryview]:
+    """All bytes as buffers: small ones joined, spans read. A buffer is valid until the next one is requested."""
+    for piece in join_small(pieces):
+        yield from [piece] if isinstance(piece, memoryview) else read_pieces(piece, piece.begin)
 
 
 def read_pieces(span: Stored, begin: int) -> Iterator[memoryview]:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 
 from tensorglot.errors import InputError
 from tensorglot.io.local import BaseSource, BufferSource, FileSource
-from tensorglot.io.pieces import Piece, join_small, read_pieces
+from tensorglot.io.pieces import Piece, read_all
 from tensorglot.threads import Lock
 
 __all__ = ["StreamSource", "source_of_stream", "write_stream"]
@@ -95,7 +95,7 @@ def source_of_stream(stream: BinaryIO) -> BaseSource:
         if not piece:
             return BufferSource(data)
         data += piece
-    from tempfile import TemporaryFile  # imports random, shutil and bz2, which only such a stream needs
+    from tempfile import TemporaryFile  # here, because it imports random, shutil and bz2
 
     with TemporaryFile() as file:
         file.write(data)
@@ -108,10 +108,9 @@ def source_of_stream(stream: BinaryIO) -> BaseSource:
 def write_stream(stream: BinaryIO, pieces: Iterable[Piece]) -> int:
     """Writes all pieces, small ones together. Returns the number of bytes."""
     total = 0
-    for piece in join_small(pieces):
-        for data in [piece] if isinstance(piece, memoryview) else read_pieces(piece, piece.begin):
-            _write_all(stream, data)
-            total += len(data)
+    for data in read_all(pieces):
+        _write_all(stream, data)
+        total += len(data)
     return total
 
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from tensorglot.io.objects import address_of, guarded
-from tensorglot.io.pieces import Piece, join_small, read_pieces
+from tensorglot.io.pieces import Piece, read_all
 from tensorglot.io.storage_options import Given
 from tensorglot.io.urls import check_target
 from tensorglot.memory import cut
@@ -52,12 +52,11 @@ class Upload:
     def write(self, pieces: Iterable[Piece]) -> int:
         """Appends all pieces. Returns the size of the object so far."""
         writer = self._opened()
-        for piece in join_small(pieces):
-            for data in [piece] if isinstance(piece, memoryview) else read_pieces(piece, piece.begin):
-                for offset, nbytes in cut(len(data), _PART_NBYTES):
-                    # A copy, because the upload continues while the next piece is read into the same memory.
-                    guarded(self._address.name, partial(writer.write, bytes(data[offset : offset + nbytes])))
-                self._position += len(data)
+        for data in read_all(pieces):
+            for offset, nbytes in cut(len(data), _PART_NBYTES):
+                # A copy, because the upload continues while the next piece is read into the same memory.
+                guarded(self._address.name, partial(writer.write, bytes(data[offset : offset + nbytes])))
+            self._position += len(data)
         return self._position
 
     def _opened(self) -> Any:
