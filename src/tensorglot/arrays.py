@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["complement", "distinct", "has_masked", "is_masked_array", "prefix_sums"]
+__all__ = ["complement", "distinct", "has_masked", "is_masked_array", "prefix_sums", "ranks"]
 
 
 def is_masked_array(value: object) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
@@ -32,6 +32,11 @@ def prefix_sums(values: NDArray[Any]) -> NDArray[np.int64]:
     sums = np.zeros(len(values) + 1, np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
+
+
+def ranks(present: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The rank of each present value among the present ones; -1 for missing values."""
+    return np.where(present, np.cumsum(present) - 1, -1)
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:

@@ -7,6 +7,7 @@ arrays. Contents and offsets are shared unless placeholders must be added.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +46,7 @@ class _Wanted:
     def of(self, column: NDArray[Any]) -> NDArray[Any]:
         if self.rows is None:
             return column[: self.count]
-        wanted = self.count * column.itemsize * int(np.prod(column.shape[1:], dtype=object))
+        wanted = self.count * column.itemsize * math.prod(column.shape[1:])
         if wanted > max(_PLACES_NBYTES, _PLACES_PER_VALUE * column.nbytes):
             raise LimitError(
                 f"Arrow needs {wanted} bytes of placeholders for missing values: use .tolist()",
@@ -200,7 +201,7 @@ def _dims(shape: tuple[int, ...], array: Any, count: int, valid: Any, optional: 
     for i in reversed(range(len(shape))):
         _check_size(shape[i], "elements")
         kind = pa.list_(pa.field("item", array.type, nullable=optional), shape[i])
-        length = count * int(np.prod(shape[:i], dtype=np.int64))
+        length = count * math.prod(shape[:i])
         array = pa.Array.from_buffers(kind, length, [valid if i == 0 else None], children=[array])
         optional = False
     return array
@@ -217,8 +218,7 @@ def _texts(data: NDArray[np.uint8], sizes: Any, valid: Any) -> Any:
 
 
 def _block(node: Node, values: NDArray[Any], valid: Any) -> Any:
-    rank = values.ndim - len(node.block.tail)
-    count = int(np.prod(values.shape[:rank], dtype=np.int64))
+    count = math.prod(values.shape[: values.ndim - len(node.block.tail)])
     leaf = _leaf(node, np.ascontiguousarray(values), count, None if node.shape else valid)
     return _dims(node.shape, leaf, len(values), valid, _optional(node))
 

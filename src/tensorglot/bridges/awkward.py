@@ -7,11 +7,13 @@ An awkward array of length N is a value of `N * T`, as awkward itself says. List
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import ranks
 from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.coerce.anything import as_tensor
@@ -99,7 +101,7 @@ def to_value(value: Any, plan: Plan, *, shared: bool = True) -> Value:
             content = layout.content if layout.is_option else layout
             index = layout.index.data if layout.is_option else np.arange(len(layout))
             if layout.is_option and not shared:
-                content, index = layout.project(), np.where(index < 0, -1, np.cumsum(index >= 0) - 1)
+                content, index = layout.project(), ranks(index >= 0)
             columns[node.id] = _without_nat(index, content)
             stack.append((node.child, content))
             continue
@@ -205,7 +207,7 @@ def _block(node: Node, layout: Any) -> NDArray[Any]:
     shape = (count, *node.shape)
     if isinstance(atom.type, ty.FixedBytes) and layout.is_list and layout.is_regular and layout.size == atom.nbytes:
         return np.asarray(layout.content.data)[: len(layout) * atom.nbytes].reshape((*shape, atom.nbytes))
-    if layout.is_unknown and count * int(np.prod(node.shape, dtype=np.int64)) == 0:
+    if layout.is_unknown and count * math.prod(node.shape) == 0:
         return np.empty((*shape, *atom.tail), atom.base)
     if _text_kind(layout) is not None:
         return atoms_to_array(atom, layout.to_list()).reshape((*shape, *atom.tail))
@@ -277,7 +279,7 @@ def _layout(value: Value, node: Node, children: list[Any], count: int) -> Any:
 def _dims_layout(shape: tuple[int, ...], layout: Any, count: int) -> Any:
     """`count` values of dims over the elements of a layout."""
     for i in reversed(range(len(shape))):
-        length = count * int(np.prod(shape[:i], dtype=np.int64))
+        length = count * math.prod(shape[:i])
         layout = ak.contents.RegularArray(layout, shape[i], zeros_length=length)
     return layout
 
@@ -290,7 +292,7 @@ def _reorder(node: Node, layout: Any, count: int, order: NDArray[np.int64]) -> A
 
 def _block_layout(node: Node, values: NDArray[Any]) -> Any:
     atom = node.block
-    elements = int(np.prod(values.shape[: values.ndim - len(atom.tail)], dtype=np.int64))
+    elements = math.prod(values.shape[: values.ndim - len(atom.tail)])
     if isinstance(atom.type, ty.Void):
         missing = ak.index.Index64(np.full(elements, -1))
         return _dims_layout(node.shape, ak.contents.IndexedOptionArray(missing, ak.contents.EmptyArray()), len(values))

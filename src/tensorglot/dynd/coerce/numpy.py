@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arrays import has_masked, is_masked_array
+from tensorglot.arrays import has_masked, is_masked_array, ranks
 from tensorglot.dynd.atoms import Atom
 from tensorglot.dynd.python_atoms import atoms_to_array
 from tensorglot.dynd.schema import Kind, Node, Plan
@@ -118,8 +118,8 @@ def _option(node: Node, values: NDArray[Any]) -> tuple[NDArray[np.int64] | None,
             present &= ~np.isnat(values)
         if _is_plain(node.child, values):
             return np.where(present, np.arange(len(values)), -1), values
-        # What a mask hides may be anything: it is neither converted nor checked.
-        return np.where(present, np.cumsum(present) - 1, -1), values[present]
+        # Masked elements may have any bytes: they are neither converted nor checked.
+        return ranks(present), values[present]
     if kind is not None:
         return None, counts_of_array(kind, values, missing=True)
     return np.arange(len(values)), values

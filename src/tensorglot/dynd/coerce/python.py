@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import ranks
 from tensorglot.dynd.atoms import refuse
 from tensorglot.dynd.maps import sort_maps
 from tensorglot.dynd.match import matches
@@ -53,7 +54,7 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
             if node.temporal is not None:
                 values = [None if is_nat(item) else item for item in values]
             present = np.fromiter((item is not None for item in values), np.bool_, len(values))
-            columns[node.id] = np.where(present, np.cumsum(present) - 1, -1)
+            columns[node.id] = ranks(present)
             stack.append((node.child, [item for item in values if item is not None]))
         elif node.is_text:
             texts = [_text(node.type, item) for item in values]

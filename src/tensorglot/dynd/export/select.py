@@ -22,8 +22,8 @@ from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tensorglot.arrays import ranks
 from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.export.python import to_python
@@ -240,13 +240,13 @@ def _select_present(batch: _Batch, root: Node, columns: list[Column], items: lis
     """What is at an index of the values that are present; the others stay missing."""
     index = _index(root, columns, batch.count)
     inner = _select(_batch(root.child, columns, index[index >= 0]), items)
-    positions = _ranks(index >= 0)
+    positions = ranks(index >= 0)
     node, held = inner.spread()
     if isinstance(node.type, Void):
         return _Batch(Void(), batch.count, (np.empty((batch.count, 0), np.uint8),))
     if node.kind is Kind.OPTION:  # the index led to an option: ??T is no type, so both become one
         within = _index(node, held, inner.count)
-        positions = np.where(positions < 0, -1, np.append(_ranks(within >= 0), -1)[positions])
+        positions = np.where(positions < 0, -1, np.append(ranks(within >= 0), -1)[positions])
         node = node.child
         inner = _batch(node, held, within[within >= 0])
     option = _Batch(Option(node.type), batch.count, (positions, *inner.columns))
@@ -255,11 +255,6 @@ def _select_present(batch: _Batch, root: Node, columns: list[Column], items: lis
     if root.atom is not None and isinstance(values, np.ndarray) and is_missing(root, values).any():
         raise InputError(f"a value has the bits of a missing value in {root.type}: use .tolist()", rule="dynd.sentinel")
     return option
-
-
-def _ranks(present: NDArray[np.bool_]) -> Positions:
-    """The position of each present value among those that are present; -1 for the others."""
-    return np.where(present, np.cumsum(present) - 1, -1)
 
 
 def _index(root: Node, columns: list[Column], count: int) -> Positions:
