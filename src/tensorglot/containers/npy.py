@@ -6,6 +6,7 @@ Written in C order and little-endian, with the bytes that NumPy writes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -36,7 +37,7 @@ def read(source: Source, options: ReadOptions) -> Index:
     header = npy.parse(raw, "npy", max_rank=options.limits.rank)
     if header.objects:
         raise UnsupportedError(
-            "an array of Python objects is a pickle, which is never loaded (could execute code)",
+            npy.PICKLED,
             rule="npy.objects",
             offset=0,
         )
@@ -74,7 +75,7 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
         raise unsupported_dtype("npy", index, 0)
     yield npy.build(dtype.name, shape)
     if dtype.packed:
-        yield from unpack_pieces(archive.payload(0, index.names[0]), dtype, int(np.prod(shape, dtype=np.int64)))
+        yield from unpack_pieces(archive.payload(0, index.names[0]), dtype, math.prod(shape))
     else:
         yield from archive.chunks(np.zeros(1, np.int64))
 

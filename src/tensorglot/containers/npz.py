@@ -107,10 +107,7 @@ class Pickled(Undecodable):
         return inner_payload(payload, self.inner, self.nbytes)
 
     def refuse(self, payload: Encoded) -> UnsupportedError:
-        return UnsupportedError(_PICKLE, rule="npz.objects", offset=payload.begin, tensor=payload.tensor)
-
-
-_PICKLE = "an array of Python objects is a pickle, which is never loaded (could execute code)"
+        return UnsupportedError(npy.PICKLED, rule="npz.objects", offset=payload.begin, tensor=payload.tensor)
 
 
 def _inflater(payload: Encoded, nbytes: int) -> Inflater:
@@ -184,7 +181,7 @@ class _Outline:
             name = member.name.removesuffix(SUFFIX)
             try:
                 if _read_member(self._source, self._window, member, name, builder, self._limits.rank):
-                    notes.append(Note("npz.objects", f"'{escape(name)}': {_PICKLE}"))
+                    notes.append(Note("npz.objects", f"'{escape(name)}': {npy.PICKLED}"))
             except TensorglotError as error:
                 error.tensor, error.offset = name, member.begin + (error.offset or 0)
                 raise

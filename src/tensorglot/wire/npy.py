@@ -21,11 +21,13 @@ from typing import Any, NoReturn, TypeAlias
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
 
-__all__ = ["DTYPES", "MAGIC", "PREFIX_NBYTES", "Header", "build", "header_nbytes", "parse"]
+__all__ = ["DTYPES", "MAGIC", "PICKLED", "PREFIX_NBYTES", "Header", "build", "header_nbytes", "parse"]
 
 MAGIC = b"\x93NUMPY"
 PREFIX_NBYTES = 12
 """Bytes needed to find the length of the header."""
+PICKLED = "an array of Python objects is a pickle, which is never loaded (could execute code)"
+"""The message for an array whose header has `objects`."""
 HEADER_MAX_NBYTES = 1 << 20
 DEPTH = 16
 
