@@ -9,13 +9,14 @@ in one pass over the bytes of its tensor, which also compares their checksum.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -50,6 +51,10 @@ _PIECE_NBYTES = 1 << 18
 """Documents of a column that are read at a time."""
 
 
+Take: TypeAlias = Callable[[int], ValueColumn]
+"""Called with a number of rows, returns the next ones."""
+
+
 class Form(Enum):
     """What a column is in a container."""
 
@@ -82,7 +87,7 @@ def stored_name(name: str, form: Form) -> str:
 
 def tensor_of(name: str, column: ValueColumn, *, nested: bool) -> tuple[str, Any]:
     """A whole column as a value to be saved, with the name of its tensor."""
-    complete = len(column) > 0 and bool(column.there.all())
+    complete = len(column) > 0 and bool(column.present.all())
     form = form_of(name, column.kind, complete=complete, nested=nested)
     value: Any = column.plain(column.kind)
     if form is Form.TEXTS:
@@ -163,8 +168,8 @@ class ColumnSource:
     """A column of a container, which can be read several times."""
 
     rows: int
-    read: Callable[[], Callable[[int], ValueColumn]]
-    """Starts a pass. The function that it returns is called with a number of rows, and returns the next ones."""
+    read: Callable[[], Take]
+    """Starts a pass over the rows."""
 
     def __len__(self) -> int:
         return self.rows
@@ -176,13 +181,13 @@ def open_column(archive: Archive, name: str) -> ColumnSource:
         # The number of documents is not stored: a first pass counts them.
         tensor = archive[name + BSON_SUFFIX]
         rows = sum(len(column) for column in _documents(tensor, name))
-        return ColumnSource(rows, lambda: _Cut(_documents(tensor, name)).take)
+        return ColumnSource(rows, lambda: _regroup(_documents(tensor, name)))
     tensor = archive[name]
     kind, parts = str(tensor.type), tensor.parts
     if kind == f"{len(tensor) if tensor.ndim else 0} * string" and set(parts) == {_OFFSETS, _TEXTS}:
         return ColumnSource(len(tensor), lambda: _Texts(tensor).take)
     if kind.endswith(f"* {_DATES}") and set(parts) == {"data"} and tensor.ndim == 1:
-        return ColumnSource(len(tensor), lambda: _Rows(tensor, np.dtype("<i8"), lambda a: from_plain(a, DATE)).take)
+        return ColumnSource(len(tensor), lambda: _read_rows(tensor, np.dtype("<i8"), lambda a: from_plain(a, DATE)))
     dtype = tensor.dtype or _numpy_dtype(tensor)
     if (
         dtype is not None
@@ -190,12 +195,12 @@ def open_column(archive: Archive, name: str) -> ColumnSource:
         and set(parts) == {"data"}
         and parts["data"].nbytes == tensor.size * dtype.itemsize
     ):
-        return ColumnSource(len(tensor), lambda: _Rows(tensor, dtype, lambda a: from_array(a, name)).take)
+        return ColumnSource(len(tensor), lambda: _read_rows(tensor, dtype, lambda a: from_array(a, name)))
     if kind.endswith(f"* {_DATES}"):
         whole = from_plain(np.frombuffer(tensor.serialize(), "<i8")[-len(tensor) :], DATE)
     else:
         whole = from_array(tensor.numpy(), name) if dtype is not None else from_values(tensor.tolist())
-    return ColumnSource(len(whole), lambda: _Cut(iter([whole])).take)
+    return ColumnSource(len(whole), lambda: _regroup(iter([whole])))
 
 
 def _numpy_dtype(tensor: Tensor) -> np.dtype[Any] | None:
@@ -235,21 +240,17 @@ class PartBytes:
         return out[: self.read_into(memoryview(out))]
 
 
-class _Rows:
-    """Elements of one size."""
+def _read_rows(tensor: Tensor, dtype: np.dtype[Any], column: Callable[[Any], ValueColumn]) -> Take:
+    """A function that reads the next rows, of elements of one size."""
+    stored = PartBytes(tensor.parts["data"])
 
-    def __init__(self, tensor: Tensor, dtype: np.dtype[Any], column: Callable[[Any], ValueColumn]) -> None:
-        self._tensor = tensor
-        self._dtype = dtype
-        self._column = column
-        self._bytes = PartBytes(tensor.parts["data"])
+    def take(rows: int) -> ValueColumn:
+        shape = (rows, *tensor.shape[1:])
+        values = np.frombuffer(stored.read(math.prod(shape) * dtype.itemsize), dtype).reshape(shape)
+        check_bool(values, tensor.name, tensor.offset)
+        return column(values)
 
-    def take(self, rows: int) -> ValueColumn:
-        shape = (rows, *self._tensor.shape[1:])
-        nbytes = int(np.prod(shape, dtype=np.int64)) * self._dtype.itemsize
-        values = np.frombuffer(self._bytes.read(nbytes), self._dtype).reshape(shape)
-        check_bool(values, self._tensor.name, self._tensor.offset)
-        return self._column(values)
+    return take
 
 
 class _Texts:
@@ -284,19 +285,20 @@ class _Texts:
         return FormatError(what, rule="place.field", tensor=self._tensor.name, offset=self._tensor.offset)
 
 
-class _Cut:
-    """Columns of any lengths, regrouped to the number of rows that `take` asks for."""
+def _regroup(columns: Iterator[ValueColumn]) -> Take:
+    """A function that returns the next rows of columns of any lengths."""
+    rest = from_values(())
 
-    def __init__(self, columns: Iterator[ValueColumn]) -> None:
-        self._columns = columns
-        self._held: list[ValueColumn] = []
+    def take(rows: int) -> ValueColumn:
+        nonlocal rest
+        held = [rest]
+        while sum(map(len, held)) < rows:
+            held.append(next(columns))
+        joined = concat(held)
+        rest = joined.part(rows, len(joined))
+        return joined.part(0, rows)
 
-    def take(self, rows: int) -> ValueColumn:
-        while sum(map(len, self._held)) < rows:
-            self._held.append(next(self._columns))
-        held = concat(self._held) if self._held else from_values(())
-        self._held = [held.part(rows, len(held))]
-        return held.part(0, rows)
+    return take
 
 
 def _documents(tensor: Tensor, name: str) -> Iterator[ValueColumn]:
