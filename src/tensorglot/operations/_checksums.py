@@ -278,7 +278,7 @@ class _RowFollower:
         if self._begun is not None:
             self._add(end)
         rows = self._rows
-        # Whole rows are compared together; of the row that `end` lies in, what is there is hashed.
+        # Complete rows are compared together. Of the row around `end`, the bytes that have been read are hashed.
         first, self._next = self._next, max(self._next, int(np.searchsorted(rows.stops, end, "right")))
         self._checks.compare(rows.between(first, self._next))
         if self._next < len(rows.rows) and rows.starts[self._next] < end:
@@ -308,10 +308,10 @@ class Checked(NamedTuple):
     error: FormatError | None = None
 
 
-def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes: None) -> list[Checked]:
-    """Every checksum of an archive, in its order. `seen` is called with the number of bytes read, from any thread."""
+def check_archive(archive: Archive, advance: Callable[[int], None] = lambda nbytes: None) -> list[Checked]:
+    """Compares every checksum of an archive. `advance` is called with the number of bytes read, from any thread."""
     index = archive.index
-    found = _check_small(archive, seen)
+    found = _check_small(archive, advance)
     # Rows whose stored bytes are hashed are read together, in file order. Rows that must be decoded are read alone.
     together: list[tuple[int, str, checksums.Checksum, Stretch]] = []
     alone: list[tuple[int, str]] = []
@@ -335,7 +335,7 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
             stretch = Stretch(source, int(index.begins[row]), int(index.ends[row]), expected.algorithm)
             together.append((row, name, expected, stretch))
     try:
-        computed = digests([stretch for _, _, _, stretch in together], seen)
+        computed = digests([stretch for _, _, _, stretch in together], advance)
     except FormatError:  # a file truncated since it was opened: the single checks find the tensors
         alone += [(row, name) for row, name, _, _ in together]
         together, computed = [], []
@@ -344,15 +344,15 @@ def check_archive(archive: Archive, seen: Callable[[int], None] = lambda nbytes:
         found[row] = Checked(name, matched, None if matched else _mismatch(expected, name, stretch.begin))
     checked = Archive(index, archive.source, limits=archive.limits, verifier=Once(required=False))
 
-    def look(job: tuple[int, str]) -> None:
+    def check(job: tuple[int, str]) -> None:
         found[job[0]] = _check_alone(checked, *job)
-        seen(int(index.ends[job[0]] - index.begins[job[0]]))
+        advance(int(index.ends[job[0]] - index.begins[job[0]]))
 
-    for_each(look, alone)
+    for_each(check, alone)
     return [found[row] for row in range(len(index.dtypes))]
 
 
-def _check_small(archive: Archive, seen: Callable[[int], None]) -> dict[int, Checked]:
+def _check_small(archive: Archive, advance: Callable[[int], None]) -> dict[int, Checked]:
     """The results of the small raw rows, by row, in one pass; none unless all checksums have one algorithm."""
     index, source, texts = archive.index, archive.source, archive.index.checksums
     numbers = None if texts is None else checksums.numbers(texts)
@@ -362,7 +362,7 @@ def _check_small(archive: Archive, seen: Callable[[int], None]) -> dict[int, Che
         return {}
     rows = np.flatnonzero(index.ends - index.begins <= READ_NBYTES)
     try:
-        digests = digest_rows(source, index.begins[rows], index.ends[rows], numbers.algorithm, seen)
+        digests = digest_rows(source, index.begins[rows], index.ends[rows], numbers.algorithm, advance)
     except FormatError:  # a file truncated since it was opened: the single checks find the tensors
         return {}
     expected = numbers.expected[rows]

@@ -47,8 +47,8 @@ class Stretch:
         return READ_NBYTES if self.source.concurrency is None else SCRATCH_NBYTES
 
 
-def digests(stretches: Sequence[Stretch], seen: Callable[[int], None] = lambda nbytes: None) -> list[bytes]:
-    """The digest of each, in order. `seen` is called with the number of bytes hashed, from any thread."""
+def digests(stretches: Sequence[Stretch], advance: Callable[[int], None] = lambda nbytes: None) -> list[bytes]:
+    """The digest of each, in order. `advance` is called with the number of bytes hashed, from any thread."""
     found = [b""] * len(stretches)
     count = default_threads()
     # A stretch above one thread's share would be hashed last, by one thread, while the others are idle: it is
@@ -56,10 +56,10 @@ def digests(stretches: Sequence[Stretch], seen: Callable[[int], None] = lambda n
     share = max(READ_NBYTES, sum(stretch.nbytes for stretch in stretches) // count)
     large = [i for i, stretch in enumerate(stretches) if count > 1 and stretch.nbytes > share]
     for i in large:
-        found[i] = _read_ahead(stretches[i], seen)
+        found[i] = _read_ahead(stretches[i], advance)
 
     def work(group: list[int]) -> None:
-        for i, digest in zip(group, _digests_of(stretches, group, seen), strict=True):
+        for i, digest in zip(group, _digests_of(stretches, group, advance), strict=True):
             found[i] = digest
 
     for_each(work, _groups(stretches, set(large)))
@@ -71,7 +71,7 @@ def digest_rows(
     begins: NDArray[np.int64],
     ends: NDArray[np.int64],
     algorithm: str,
-    seen: Callable[[int], None] = lambda nbytes: None,
+    advance: Callable[[int], None] = lambda nbytes: None,
 ) -> bytes:
     """The digests of many rows of a source, each up to READ_NBYTES, concatenated."""
     # Rows that begin in the same READ_NBYTES of the source are one read of at most twice as much.
@@ -87,7 +87,7 @@ def digest_rows(
             block = memory.room(end - base, base)
             source.read_into(base, block)
             found[group[0]] = checksums.digest_rows(algorithm, block, begins[rows] - base, ends[rows] - base)
-        seen(int((ends[rows] - begins[rows]).sum()))
+        advance(int((ends[rows] - begins[rows]).sum()))
 
     for_each(work, pairwise(cuts) if len(order) else ())
     joined = b"".join(found[start] for start in cuts[:-1]) if found else b""
@@ -116,7 +116,7 @@ def _groups(stretches: Sequence[Stretch], done: set[int]) -> list[list[int]]:
     return sorted(groups, key=lambda group: -stretches[group[0]].nbytes)
 
 
-def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[int], None]) -> Iterator[bytes]:
+def _digests_of(stretches: Sequence[Stretch], group: list[int], advance: Callable[[int], None]) -> Iterator[bytes]:
     if len(group) > 1:
         first = stretches[group[0]]
         base = first.begin
@@ -126,7 +126,7 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
             for i in group:
                 running = hasher(stretches[i].algorithm)
                 running.update(block[stretches[i].begin - base : stretches[i].end - base])
-                seen(stretches[i].nbytes)
+                advance(stretches[i].nbytes)
                 yield running.digest()
     else:
         stretch = stretches[group[0]]
@@ -136,11 +136,11 @@ def _digests_of(stretches: Sequence[Stretch], group: list[int], seen: Callable[[
                 piece = memory.room(nbytes, stretch.begin + offset)
                 stretch.source.read_into(stretch.begin + offset, piece)
                 running.update(piece)
-                seen(nbytes)
+                advance(nbytes)
         yield running.digest()
 
 
-def _read_ahead(stretch: Stretch, seen: Callable[[int], None]) -> bytes:
+def _read_ahead(stretch: Stretch, advance: Callable[[int], None]) -> bytes:
     """The digest of a large stretch: other threads read ahead while this one hashes."""
     running = hasher(stretch.algorithm)
     scratches = [Scratch(stretch.step) for _ in range(AHEAD + 2)]  # those ahead, the next one, and the one in use
@@ -153,5 +153,5 @@ def _read_ahead(stretch: Stretch, seen: Callable[[int], None]) -> bytes:
 
     for data in ordered_map(read, cut(stretch.nbytes, stretch.step), ahead=AHEAD):
         running.update(data)
-        seen(len(data))
+        advance(len(data))
     return running.digest()

@@ -267,12 +267,12 @@ def _text(quoted: bytes, position: int) -> str:
 
 
 def check_sidecar(
-    archive: Archive, sums: Sums, seen: Callable[[int], None], tensors: range | None = None
+    archive: Archive, sums: Sums, advance: Callable[[int], None], tensors: range | None = None
 ) -> Iterator[Checked]:
     """Compares the checksums of a sidecar: of some tensors, or of all of them and of the bytes outside."""
     index = with_sidecar(archive.index, _one_source(archive).size, sums)
     index = index if tensors is None else index.take(np.array(tensors, np.int64))
-    yield from check_archive(Archive(index, archive.source), seen)
+    yield from check_archive(Archive(index, archive.source), advance)
     if tensors is None:
         yield from check_rest(archive, sums)
 

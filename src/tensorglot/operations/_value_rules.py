@@ -17,18 +17,18 @@ from tensorglot.model.truth import stored_payload
 __all__ = ["check_bytes"]
 
 
-def check_bytes(part: Part, tensor: str, seen: Callable[[int], None]) -> None:
-    """Raises if a part has an invalid value or cannot be decoded. `seen` is called with the number of bytes read."""
+def check_bytes(part: Part, tensor: str, advance: Callable[[int], None]) -> None:
+    """Raises if a part has an invalid value or cannot be decoded. `advance` is called with the number of bytes read."""
     is_bool = part.dtype is not None and part.dtype.name == "bool"
     is_packed = part.dtype is not None and part.dtype.packed
     if not (is_bool or is_packed or isinstance(part.payload, Encoded)):
-        seen(part.nbytes)
+        advance(part.nbytes)
         return
     last = b""
     for piece in map(as_bytes, buffers(stored_payload(part.payload).chunks())):
         if is_bool and len(piece) and int(np.frombuffer(piece, np.uint8).max()) > 1:
             raise FormatError("a bool byte must be 0 or 1", rule="values.bool", offset=part.offset, tensor=tensor)
         last = bytes(piece[-1:]) or last
-        seen(len(piece))
+        advance(len(piece))
     if is_packed and part.dtype is not None:
         check_spare_bits(np.frombuffer(last, np.uint8), part.shape, part.dtype, tensor, part.offset)

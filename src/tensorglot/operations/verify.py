@@ -127,13 +127,13 @@ def verify(
         except FormatError as error:
             return Report(format, problems=(Problem.of(error),))
     with opened as archive, start_progress(progress, "verifying") as report:
-        seen = _Seen(report)
+        counter = _ByteCounter(report)
         sidecar = place if sums == "check" else None
         if executor is None:
-            problems, checked = _look(archive, sidecar, options.limits, deep, seen)
+            problems, checked = _check_tensors(archive, sidecar, options.limits, deep, counter)
         else:
             reference = refer_to(source, archive, options)
-            problems, checked = _look_on_workers(executor, reference, archive, sidecar, deep, seen)
+            problems, checked = _check_on_workers(executor, reference, archive, sidecar, deep, counter)
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
         if deep:
@@ -155,7 +155,7 @@ def verify(
         )
 
 
-class _Seen:
+class _ByteCounter:
     """Adds up the bytes that several threads have read, and calls `progress`, one thread at a time."""
 
     def __init__(self, progress: Progress | None) -> None:
@@ -174,57 +174,57 @@ class _Seen:
                 self._progress(min(self._done, self._total), self._total)
 
 
-def _look(
+def _check_tensors(
     archive: Archive,
     sidecar: Place | None,
     limits: Limits,
     deep: bool,
-    seen: _Seen,
+    counter: _ByteCounter,
     tensors: range | None = None,
 ) -> tuple[list[Problem], list[Checked]]:
     """Checks the checksums of all or some tensors: the format's own and a sidecar's; with `deep` also the values."""
-    looked = archive if tensors is None else archive.with_index(archive.index.take(np.array(tensors, np.int64)))
-    stored = int((looked.index.ends - looked.index.begins).sum())
+    chosen = archive if tensors is None else archive.with_index(archive.index.take(np.array(tensors, np.int64)))
+    stored = int((chosen.index.ends - chosen.index.begins).sum())
     checked: list[Checked] = []
-    if looked.index.checksums is not None or looked.index.codecs:
-        seen.expect(stored)
-        checked += check_archive(looked, seen)
-    if looked.index.cids is not None:  # a commit of a store
-        seen.expect(stored)
-        checked += _read_all(looked, seen)
+    if chosen.index.checksums is not None or chosen.index.codecs:
+        counter.expect(stored)
+        checked += check_archive(chosen, counter)
+    if chosen.index.cids is not None:  # a commit of a store
+        counter.expect(stored)
+        checked += _read_all(chosen, counter)
     problems: list[Problem] = []
     try:
         sums = None if sidecar is None else read_sidecar(sidecar, limits)
         if sums is not None:
-            seen.expect(stored)
-            checked += check_sidecar(archive, sums, seen, tensors)
+            counter.expect(stored)
+            checked += check_sidecar(archive, sums, counter, tensors)
     except FormatError as error:
         problems.append(Problem.of(error))
     problems += [Problem.of(one.error) for one in checked if one.error is not None]
     if deep:
-        problems += _deep_problems(looked, {problem.tensor for problem in problems}, seen)
+        problems += _deep_problems(chosen, {problem.tensor for problem in problems}, counter)
     return problems, checked
 
 
-def _look_on_workers(
+def _check_on_workers(
     executor: Executor,
     source: Reference,
     archive: Archive,
     sidecar: Place | None,
     deep: bool,
-    seen: _Seen,
+    counter: _ByteCounter,
 ) -> tuple[list[Problem], list[Checked]]:
-    """`_look` on an executor. The bytes outside the tensors are few, and are read by this process."""
+    """`_check_tensors` on an executor. The bytes outside the tensors are few, and are read by this process."""
     nbytes = archive.index.tensor_nbytes.tolist()
-    seen.expect(sum(nbytes))
+    counter.expect(sum(nbytes))
     problems: list[Problem] = []
     checked: list[Checked] = []
     parts = list(batches(nbytes))
     jobs = [(source, part, sidecar, archive.limits, deep) for part in parts]
-    for part, (wrong, found) in zip(parts, run_jobs(executor, _look_as_worker, jobs), strict=True):
+    for part, (wrong, found) in zip(parts, run_jobs(executor, _check_as_worker, jobs), strict=True):
         problems += wrong
         checked += found
-        seen(sum(nbytes[part.start : part.stop]))
+        counter(sum(nbytes[part.start : part.stop]))
     with suppress(FormatError):  # the workers have reported it
         sums = None if sidecar is None else read_sidecar(sidecar, archive.limits)
         rest = [] if sums is None else list(check_rest(archive, sums))
@@ -233,13 +233,13 @@ def _look_on_workers(
     return problems, checked
 
 
-def _look_as_worker(
+def _check_as_worker(
     archive: Archive, tensors: range, sidecar: Place | None, limits: Limits, deep: bool
 ) -> tuple[list[Problem], list[Checked]]:
-    return _look(archive, sidecar, limits, deep, _Seen(None), tensors)
+    return _check_tensors(archive, sidecar, limits, deep, _ByteCounter(None), tensors)
 
 
-def _read_all(archive: Archive, seen: _Seen) -> list[Checked]:
+def _read_all(archive: Archive, counter: _ByteCounter) -> list[Checked]:
     """Reads the tensors of a store, which compares every chunk with its CID."""
     index = archive.index
     rows = [(row, name) for i, name in enumerate(index.names) for row in index.rows(i)]
@@ -250,7 +250,7 @@ def _read_all(archive: Archive, seen: _Seen) -> list[Checked]:
         error = None
         try:
             for piece in read_pieces(archive.payload(row, name)):
-                seen(len(piece))
+                counter(len(piece))
         except FormatError as caught:
             caught.tensor, error = name, caught
         found.append(Checked(name, error is None, error))
@@ -275,14 +275,14 @@ def _unverified(archive: Archive, checked: list[Checked]) -> tuple[str, ...]:
     return tuple(name for name, count in zip(archive.index.names, counts, strict=True) if parts[name] < count)
 
 
-def _deep_problems(archive: Archive, known: set[str | None], seen: _Seen) -> list[Problem]:
+def _deep_problems(archive: Archive, known: set[str | None], counter: _ByteCounter) -> list[Problem]:
     """Values that break a rule, in tensors that have no problem yet."""
     found: dict[str, Problem] = {}
-    seen.expect(int(archive.index.nbytes.sum()))
+    counter.expect(int(archive.index.nbytes.sum()))
 
-    def look(name: str) -> None:
+    def check_tensor(name: str) -> None:
         tensor = archive[name]
-        checks = [partial(check_bytes, part, name, seen) for part in tensor.parts.values()]
+        checks = [partial(check_bytes, part, name, counter) for part in tensor.parts.values()]
         try:
             for check in (*checks, partial(check_values, tensor)):
                 with suppress(UnsupportedError):  # the other parts can still be checked
@@ -290,7 +290,7 @@ def _deep_problems(archive: Archive, known: set[str | None], seen: _Seen) -> lis
         except FormatError as error:
             found[name] = Problem.of(error)
 
-    for_each(look, [name for name in archive if name not in known])
+    for_each(check_tensor, [name for name in archive if name not in known])
     return [found[name] for name in archive if name in found]
 
 
