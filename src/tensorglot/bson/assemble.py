@@ -108,8 +108,8 @@ def assemble(parts: Iterable[Batch], options: MatrixOptions) -> Assembled:
 
 
 def assemble_each(parts: Iterable[Batch], on_missing: OnMissing) -> Iterator[VectorData]:
-    """The vectors of each batch, as they are stored. Rows of NaN before the first vector come with it: only then is
-    the length of a row known."""
+    """The vectors of each batch, as stored. The length of a row is known from the first vector on, so rows of NaN
+    before it are returned together with it."""
     matrix = _GrowableMatrix(MatrixOptions(on_missing=on_missing))
     for part in parts:
         matrix.add(part)

@@ -1,8 +1,8 @@
 """The ids or another field of many documents: one column of BSON values, as they are stored.
 
 A value stays its BSON type and its bytes, so an int32 never becomes an int64, and an
-ObjectId, a decimal or a subdocument passes through any file unchanged. Where all values
-have one type that arrays have as well, the column is also an array (`plain`).
+ObjectId, a decimal or a subdocument passes through any file unchanged. If all values
+have the same type and NumPy has it, too, the column is also an array (`plain`).
 """
 
 from __future__ import annotations
@@ -80,15 +80,14 @@ class ValueColumn:
 
     @property
     def kind(self) -> int | None:
-        """The type of all values that are there, or None if there are several."""
+        """The type of all present values, or None if they have several."""
         kinds = np.flatnonzero(np.bincount(self.kinds, minlength=1)[1:]) + 1
         return int(kinds[0]) if len(kinds) == 1 else None
 
     @property
-    def there(self) -> NDArray[np.bool_]:
+    def present(self) -> NDArray[np.bool_]:
         """Which rows have a value."""
-        there: NDArray[np.bool_] = self.kinds != ABSENT
-        return there
+        return np.asarray(self.kinds != ABSENT)
 
     def raw(self, row: int) -> Raw:
         return Raw(int(self.kinds[row]), self.data[self.offsets[row] : self.offsets[row + 1]])
@@ -127,15 +126,15 @@ class ValueColumn:
 
         `kind` is the only type of the column, None if there are several. Zeros stand for absent values.
         """
-        there = self.there
+        present = self.present
         dtype = np.dtype(PLAIN_DTYPES[kind]) if kind in PLAIN_DTYPES else None
         if dtype is None:
             return None
         values = np.frombuffer(self.data, dtype)
-        if there.all():
+        if present.all():
             return values
         out = np.zeros(len(self), dtype)
-        out[there] = values
+        out[present] = values
         return out
 
     def documents(self, name: str) -> list[bytes]:
@@ -173,7 +172,7 @@ def concat(columns: Sequence[ValueColumn]) -> ValueColumn:
 
 
 def from_values(values: Iterable[Any] | ValueColumn) -> ValueColumn:
-    """Encodes Python values, NumPy scalars, `Raw`, vectors and all that pymongo encodes; None is an absent value."""
+    """Encodes Python values, NumPy scalars, `Raw`, vectors and any value that pymongo can encode; None is absent."""
     if isinstance(values, ValueColumn):
         return values
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.str[1:] in _KINDS:
@@ -182,13 +181,13 @@ def from_values(values: Iterable[Any] | ValueColumn) -> ValueColumn:
     return _join(np.array([kind for kind, _ in encoded], np.uint8), [data for _, data in encoded])
 
 
-def from_plain(values: NDArray[Any], kind: int, there: NDArray[np.bool_] | None = None) -> ValueColumn:
-    """The inverse of `ValueColumn.plain`: a column of one type, absent where `there` is false."""
+def from_plain(values: NDArray[Any], kind: int, present: NDArray[np.bool_] | None = None) -> ValueColumn:
+    """The inverse of `ValueColumn.plain`: a column of one type, absent where `present` is false."""
     dtype = np.dtype(PLAIN_DTYPES[kind])
     kinds = np.full(len(values), kind, np.uint8)
     sizes = np.full(len(values), dtype.itemsize, np.int64)
-    if there is not None and not there.all():
-        values, kinds, sizes = values[there], kinds * there, sizes * there
+    if present is not None and not present.all():
+        values, kinds, sizes = values[present], kinds * present, sizes * present
     data = values.astype(dtype, copy=False).tobytes()
     return ValueColumn(kinds, prefix_sums(sizes), data)
 
@@ -230,15 +229,15 @@ def from_array(array: NDArray[Any], name: str) -> ValueColumn:
     return from_values(array)
 
 
-def from_dates(array: NDArray[np.datetime64], name: str, there: NDArray[np.bool_] | None = None) -> ValueColumn:
+def from_dates(array: NDArray[np.datetime64], name: str, present: NDArray[np.bool_] | None = None) -> ValueColumn:
     """Datetimes of any unit, taken as UTC; NaT is an absent value. BSON has milliseconds: finer ones are refused."""
     dates = array.astype("M8[ms]")
-    there = ~np.isnat(array) if there is None else there & ~np.isnat(array)
-    if (dates != array)[there].any():
+    present = ~np.isnat(array) if present is None else present & ~np.isnat(array)
+    if (dates != array)[present].any():
         raise InputError(
-            f"'{escape(name)}': BSON dates have millisecond precision; round what is finer", rule="bson.date"
+            f"'{escape(name)}': BSON dates have millisecond precision; round to milliseconds", rule="bson.date"
         )
-    return from_plain(dates.view(np.int64), DATE, there)
+    return from_plain(dates.view(np.int64), DATE, present)
 
 
 def _texts(array: NDArray[Any], name: str) -> list[str]:

@@ -26,7 +26,7 @@ _SUBTYPES = ("09", "9")
 
 
 def encode_document(fields: Mapping[str, Any]) -> bytes:
-    """Encodes one BSON document of plain Python values, Vectors, `Raw`, and all that pymongo encodes."""
+    """Encodes one BSON document of plain Python values, Vectors, `Raw`, and any value that pymongo can encode."""
     check_mapping(fields, "a document", "bson.document")
     return bson_value.encode_document(fields, as_bson)
 

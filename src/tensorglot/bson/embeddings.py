@@ -48,7 +48,7 @@ class Embeddings:
     ranges: Ranges | None = None
     """The ranges with which int8 vectors were quantized."""
     new_ranges: bool = False
-    """Whether no file has the ranges yet: `quantize` found them."""
+    """Whether `quantize` has just computed the ranges, so that no file has them yet."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ def concat_embeddings(batches: Iterable[Embeddings], expected_rows: int = 0) -> 
     """The rows of all batches; None without batches. A single batch is not copied.
 
     Ids are kept if every batch has them. Memory for the expected rows is allocated at once;
-    what is not touched costs nothing.
+    untouched pages cost nothing.
     """
     rest = iter(batches)
     first = next(rest, None)

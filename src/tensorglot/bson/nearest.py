@@ -265,8 +265,8 @@ def _search(scorer: _Scorer, count: int) -> Nearest:
         floor = np.maximum(scorer.estimate_of(worst), _kth(block.scores, count) - block.margin) - block.margin
         query, row = np.nonzero((block.scores >= floor[:, None]) | block.singly)
         exact = scorer.score_again(block.scores[query, row], query, row + block.first)
-        there = ~np.isnan(exact)
-        best = best.merge(_Pairs(query[there], row[there] + block.first, exact[there]), count)
+        numbers = ~np.isnan(exact)
+        best = best.merge(_Pairs(query[numbers], row[numbers] + block.first, exact[numbers]), count)
         worst = best.kth(queries, count)
     return best.fill(queries, count)
 
@@ -310,10 +310,10 @@ class _Pairs:
         found.indices[self.query, ranks] = self.row
         found.scores[self.query, ranks] = self.score
         for query in np.flatnonzero(found.indices[:, -1:].min(axis=1, initial=0) < 0):
-            there = found.indices[query]
-            there = there[there >= 0]
-            others = np.setdiff1d(np.arange(2 * count), there)  # more than `count`, since fewer are there
-            found.indices[query, len(there) :] = others[: count - len(there)]
+            ranked = found.indices[query]
+            ranked = ranked[ranked >= 0]
+            others = np.setdiff1d(np.arange(2 * count), ranked)  # more than `count`, since fewer are ranked
+            found.indices[query, len(ranked) :] = others[: count - len(ranked)]
         return found
 
 

@@ -72,7 +72,7 @@ def write_parquet(place: Place, kinds: Mapping[str, int | None], batches: Iterab
 def _closing(sink: _Sink) -> Iterator[_Sink]:
     """Closes pyarrow's writer, which ends the file.
 
-    After an error, too, as the garbage collector would otherwise close it; what it writes then is discarded.
+    Also after an error, because the garbage collector would close it later; its output is then discarded.
     """
     try:
         yield sink
@@ -127,7 +127,7 @@ def _arrow_vectors(found: Embeddings) -> tuple[Any, Any]:
 
 
 def _arrow_column(name: str, column: ValueColumn, kind: int | None) -> tuple[Any, Any]:
-    gaps = ~column.there
+    gaps = ~column.present
     plain = column.plain(kind)
     if plain is not None and kind == OBJECT_ID:
         type, marked = pa.binary(12), {_MARK: b"objectId"}
@@ -252,21 +252,21 @@ def _vectors(column: Any, dtype: DType, name: str) -> VectorData:
 def _value_column(table: Any, name: str) -> ValueColumn:
     column, marks = table.column(name), table.schema.field(name).metadata or {}
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    there = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+    present = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
     mark = marks.get(_MARK)
     if mark == b"document":
         return from_dump(b"".join(row or _EMPTY for row in array.to_pylist()), name)
     if mark == b"objectId" and array.type == pa.binary(12):
         rows = np.frombuffer(array.buffers()[1] or b"", "V12")[array.offset : array.offset + len(array)]
-        return from_plain(rows, OBJECT_ID, there)
+        return from_plain(rows, OBJECT_ID, present)
     if pa.types.is_date32(array.type):
-        return from_dates(_counts(array, pa.int32()).astype("M8[D]"), name, there)
+        return from_dates(_counts(array, pa.int32()).astype("M8[D]"), name, present)
     if pa.types.is_date64(array.type) or pa.types.is_timestamp(array.type):
         unit = "ms" if pa.types.is_date64(array.type) else array.type.unit
-        return from_dates(_counts(array, pa.int64()).view(f"M8[{unit}]"), name, there)
+        return from_dates(_counts(array, pa.int64()).view(f"M8[{unit}]"), name, present)
     if str(array.type) in _KINDS:
         filled = array.fill_null(False if str(array.type) == "bool" else 0)
-        return from_plain(filled.to_numpy(zero_copy_only=False), _KINDS[str(array.type)], there)
+        return from_plain(filled.to_numpy(zero_copy_only=False), _KINDS[str(array.type)], present)
     try:
         return from_values(array.to_pylist())
     except (InputError, ValueError, OverflowError) as error:

@@ -43,7 +43,7 @@ _URLS = ("mongodb://", "mongodb+srv://")
 _USER = re.compile("//[^/]*@")
 _TIMEOUT_MS = 5000
 _TAIL = re.compile(r" \(configured timeouts:.*|, Timeout: .*|, full error: .*", re.S)
-"""What pymongo appends to the reason of a failure, and is removed: its settings and the state of every server."""
+"""The details that pymongo appends to a message, and that are removed: its settings, the state of every server."""
 
 
 def is_collection(place: Place) -> bool:
@@ -60,7 +60,7 @@ def is_parquet(place: Place) -> bool:
 
 
 def _has_suffix(place: Place, suffixes: tuple[str, ...]) -> bool:
-    """Whether a place is a file of such a name; of a URL, without its query."""
+    """Whether a place is a file whose name has one of the suffixes. The query of a URL is ignored."""
     return not is_collection(place) and as_place(place).name.endswith(suffixes)
 
 

@@ -193,18 +193,18 @@ def _find_only_field(data: memoryview) -> list[bytes]:
 def _find_in_run(data: memoryview, names: Sequence[bytes], ids: IdReader | None, start: int, first: int) -> Run:
     column = wire.find(data, names, start)
     missing = (column.kinds == 0) | (column.kinds == wire.NULL)
-    there = ~missing
+    present = ~missing
     binary = column.kinds == wire.BINARY
     if binary.any():
         # A binary is its length (4 bytes), its subtype (1 byte) and the payload.
         binary[binary] = np.frombuffer(data, np.uint8)[column.begins[binary] + 4] == VECTOR_SUBTYPE
-    wrong = np.flatnonzero(there & ~binary)
+    wrong = np.flatnonzero(present & ~binary)
     if wrong.size:
         number = int(wrong[0])
         found = wire.kind_name(int(column.kinds[number]))
         raise _not_a_vector(found, names, first + number, start + int(column.begins[number]))
     own_ids = None if ids is None else ids(data, wire.find(data, [b"_id\0"], start))
-    return Run(start, first, data, column.begins[there] + 5, column.ends[there], missing, own_ids)
+    return Run(start, first, data, column.begins[present] + 5, column.ends[present], missing, own_ids)
 
 
 def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int | None) -> FormatError:

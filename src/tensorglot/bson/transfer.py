@@ -92,7 +92,7 @@ def transfer(
     smaller, with `use_ranges` or with their own ranges. A transfer to a collection that was
     interrupted is completed by running it again. `progress` follows the documents of a
     collection as they are read, and then the vectors as they are written. `storage_options`
-    are for those of source, target and `ranges` that are files at URLs.
+    apply to source, target and `ranges` if they are URLs.
     """
     if quantize is not None:
         check_choice(quantize, ("int8", "packed_bit"), "quantize", "quantize.to")
@@ -104,17 +104,17 @@ def transfer(
     ):
         # The first pass: counts rows and finds types; the ranges too, if the vectors are quantized by their own.
         own_ranges = quantize == "int8" and use_ranges is None
-        look = _Look(stream, ranges=own_ranges)
-        change = _Change(under or stream.key, quantize, look.ranges if own_ranges else use_ranges, look.ids)
+        first_pass = _FirstPass(stream, ranges=own_ranges)
+        change = _Change(under or stream.key, quantize, first_pass.ranges if own_ranges else use_ranges, first_pass.ids)
 
         def batches() -> Iterator[Embeddings]:
-            return map(change.apply, look.batches())
+            return map(change.apply, first_pass.batches())
 
         survey = replace(
             Survey.of(next(batches())),
-            rows=look.rows,
-            kinds=look.column_kinds(),
-            complete=look.complete_columns(),
+            rows=first_pass.rows,
+            kinds=first_pass.column_kinds(),
+            complete=first_pass.complete_columns(),
             new_ranges=own_ranges,
         )
         plan.check(survey)
@@ -150,7 +150,7 @@ def _repeatable(stream: Stream, plan: WritePlan) -> Iterator[Stream]:
             yield replace(stream, batches=lambda nbytes: dump_batches(file, stream.key, fields), repeatable=True)
 
 
-class _Look:
+class _FirstPass:
     """The first pass over a source. A key or a field that no document has is refused."""
 
     def __init__(self, stream: Stream, *, ranges: bool) -> None:
@@ -160,7 +160,7 @@ class _Look:
         self._stream = stream
         self._row: Row | None = None
         self._kinds: dict[str, set[int]] = {}
-        self._hollow: set[str] = set()
+        self._incomplete: set[str] = set()
         for batch in stream.batches(BATCH_NBYTES):
             self._add(batch, ranges=ranges)
         if self._row is None:
@@ -183,9 +183,9 @@ class _Look:
         self.rows += len(batch)
         self.ids = self.ids and batch.ids is not None
         for name, column in batch.columns.items():
-            self._kinds.setdefault(name, set()).update(np.unique(column.kinds[column.there]).tolist())
-            if not column.there.all():
-                self._hollow.add(name)
+            self._kinds.setdefault(name, set()).update(np.unique(column.kinds[column.present]).tolist())
+            if not column.present.all():
+                self._incomplete.add(name)
         if ranges and len(batch):
             low, high = find_ranges(batch.matrix)
             if self.ranges is not None:
@@ -199,7 +199,7 @@ class _Look:
 
     def complete_columns(self) -> frozenset[str]:
         """The columns that every row has."""
-        return frozenset(self._kinds) - self._hollow
+        return frozenset(self._kinds) - self._incomplete
 
 
 def _number(batches: Callable[[], Iterator[Embeddings]]) -> Callable[[], Iterator[Embeddings]]:

@@ -1,9 +1,9 @@
 """Writes embeddings to a collection in batches: inserts documents, or updates those with the same ids.
 
-A run that was interrupted is completed by running it again. Inserting: a document that is
-there already, with equal values, counts as unchanged; one with other values is left alone
-and reported. Updating: only the vector and the fields are set, and a document that is not
-there is reported. Values are compared here, byte for byte, never by a query.
+A run that was interrupted is completed by running it again. Inserting: a document that
+exists with equal values counts as unchanged; one with other values is left alone and
+reported. Updating: only the vector and the fields are set, and a document that does not
+exist is reported. Values are compared here, byte for byte, never by a query.
 """
 
 from __future__ import annotations
@@ -168,22 +168,22 @@ class _Batch:
         return column
 
     def insert(self, empty: bool) -> Written:
-        """Inserts the documents that are not there yet; looks for them first, unless the collection is empty."""
+        """Inserts the documents that do not exist yet; looks for them first, unless the collection is empty."""
         from pymongo import InsertOne
 
-        there = {} if empty else self._compare(None)
-        new = [i for i in range(len(self.found)) if i not in there]
+        existing = {} if empty else self._compare(None)
+        new = [i for i in range(len(self.found)) if i not in existing]
         made = documents(self.found) if new else []
         _, errors = self._bulk_write([InsertOne(self.raw_document(made[i])) for i in new])
         refused = {new[i]: error for i, error in errors.items()}
         # An _id that exists by now: another client, or a run that was interrupted, inserted it.
-        there |= self._compare([i for i, error in refused.items() if error["code"] == _DUPLICATE])
-        failed = {i: error["errmsg"] for i, error in refused.items() if i not in there}
-        conflicts = [i for i, equal in there.items() if not equal]
+        existing |= self._compare([i for i, error in refused.items() if error["code"] == _DUPLICATE])
+        failed = {i: error["errmsg"] for i, error in refused.items() if i not in existing}
+        conflicts = [i for i, equal in existing.items() if not equal]
         return Written(
             0,
             inserted=len(new) - len(errors),
-            unchanged=len(there) - len(conflicts),
+            unchanged=len(existing) - len(conflicts),
             conflicts=len(conflicts),
             failed=len(failed),
             reasons=self._reasons(dict.fromkeys(conflicts, _CONFLICT) | failed),
@@ -205,8 +205,8 @@ class _Batch:
         left = result["nMatched"] + len(errors)
         missing: list[int] = []
         if left < len(updates):
-            there = self._compare(None)
-            missing = [i for i in range(len(updates)) if i not in there]
+            existing = self._compare(None)
+            missing = [i for i in range(len(updates)) if i not in existing]
         failed = {i: error["errmsg"] for i, error in errors.items()}
         return Written(
             0,
@@ -219,13 +219,13 @@ class _Batch:
 
     def plan(self, update: bool) -> Written:
         """What `insert` or `update` would do."""
-        there = self._compare(None)
-        equal = sum(there.values())
-        new = [i for i in range(len(self.found)) if i not in there]
+        existing = self._compare(None)
+        equal = sum(existing.values())
+        new = [i for i in range(len(self.found)) if i not in existing]
         if update:
             reasons = self._reasons(dict.fromkeys(new, _MISSING))
-            return Written(0, updated=len(there) - equal, unchanged=equal, missing=len(new), reasons=reasons)
-        conflicts = [i for i, same in there.items() if not same]
+            return Written(0, updated=len(existing) - equal, unchanged=equal, missing=len(new), reasons=reasons)
+        conflicts = [i for i, same in existing.items() if not same]
         reasons = self._reasons(dict.fromkeys(conflicts, _CONFLICT))
         return Written(0, inserted=len(new), unchanged=equal, conflicts=len(conflicts), reasons=reasons)
 
@@ -280,7 +280,7 @@ _MISSING = "does not exist"
 
 
 def _is_operator(own_id: Raw) -> bool:
-    """Whether `$in` takes a value for an operator: a regular expression, {"$gt": …}. No document has such an id."""
+    """Whether `$in` would treat an id as an operator: a regular expression, {"$gt": …}. No document has such an id."""
     return own_id.kind == REGEX or (own_id.kind == DOCUMENT and own_id.data[5:6] == b"$")
 
 

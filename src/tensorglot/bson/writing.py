@@ -1,10 +1,9 @@
 """`write_embeddings`: vectors with ids, fields and ranges, to a collection, a dump, Parquet or a container.
 
-`reading` says how each place stores them. Vectors come in batches, and what a place must
-know before it stores the first one is in a `Survey`: how many there are, which types the
-fields have. The ranges of int8 vectors are kept in any case: beside the vectors where the
-place can hold them, else in a file that the caller names, before the first vector is
-written.
+`reading` says how each place stores them. Vectors come in batches. A `Survey` has the facts
+that a writer needs before the first batch: the number of rows, the types of the fields. The
+ranges of int8 vectors are always kept: beside the vectors if the place can store them, else
+in a file that the caller names, which is written before the first vector.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Survey:
             found.vectors.row,
             found.ids is not None,
             {name: column.kind for name, column in found.columns.items()},
-            frozenset(name for name, column in found.columns.items() if column.there.all()),
+            frozenset(name for name, column in found.columns.items() if column.present.all()),
             found.ranges,
             found.new_ranges,
         )
