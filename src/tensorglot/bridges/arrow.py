@@ -117,9 +117,9 @@ def _temporal(kind: Any) -> Date | Unit | Decimal | None:
 
 
 Live: TypeAlias = "Callable[[], NDArray[np.bool_]] | None"
-"""Which elements a valid row refers to; None if all do. A function, because it is needed only if there are nulls.
+"""Computes which elements are used by a valid row; None if all are. Called only if there are nulls.
 
-Arrow leaves anything in the place of a null: such elements must neither be checked nor refused."""
+The bytes in the place of a null are arbitrary in Arrow, so unused elements are neither checked nor refused."""
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
@@ -180,7 +180,7 @@ def _both(live: Live, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _used_elements(lists: Lists, live: Live, count: int) -> NDArray[np.bool_]:
-    """Which elements are in a list that is referred to. Lists may overlap."""
+    """Which elements are in a list that is used. Lists may overlap."""
     rows = slice(None) if live is None else live()
     # +1 where a list starts, -1 where it stops: the running sum counts the lists that contain an element.
     edges = np.zeros(count + 1, np.int64)
@@ -208,7 +208,7 @@ def _lists(node: Node, array: Any) -> tuple[Lists, list[Any]]:
 
 
 def _fill(array: Any, live: Live, text: str) -> Any:
-    """Texts, with `text` in the place of missing values, whose placeholders may be invalid."""
+    """Texts, with `text` instead of missing values, whose placeholders may be invalid."""
     filled = array.fill_null(text)
     if live is None:
         return filled
@@ -244,7 +244,7 @@ def _permute(live: Live, order: NDArray[np.int64]) -> Live:
 
 
 def _regular(node: Node, array: Any, size: int, live: Live) -> Any:
-    """The elements of lists of one size, one after the other; nulls for those of lists that are not referred to."""
+    """The elements of lists of one size, one after the other; nulls for the elements of unused lists."""
     if pa.types.is_fixed_size_list(array.type):
         _check_sizes(node, {array.type.list_size}, size)
         return array.values[array.offset * size : (array.offset + len(array)) * size]
@@ -311,7 +311,7 @@ def _leaf(node: Node, array: Any, live: Live) -> NDArray[Any]:
 
 
 def _convert(atom: Atom, values: NDArray[Any], live: Live) -> NDArray[Any]:
-    """Values of another type, converted as Python's are; zeros for those that are not referred to."""
+    """Values of another type, converted as Python's are; zeros for unused elements."""
     if live is None or (used := live()).all():
         return atoms_to_array(atom, values)
     out = np.zeros((len(values), *atom.tail), atom.base)
@@ -326,7 +326,7 @@ def _values(array: Any, dtype: Any) -> NDArray[Any]:
 
 
 def _times(node: Node, atom: Atom, array: Any, given: Date | Unit | Decimal, live: Live) -> NDArray[Any]:
-    """Dates, times, durations and decimals; zero for those that are not referred to, which may be invalid."""
+    """Dates, times, durations and decimals; zero for unused elements, whose bytes may be invalid."""
     width = array.type.bit_width // 8
     raw = _values(array, f"V{width}")
     if live is not None:

@@ -1,7 +1,7 @@
 """Arrow's extension types, converted to arrays of plain types with the same values.
 
-The storage alone would lose the meaning: the shape of a tensor, which bytes are true, which
-side of an interval is open. So an extension type that is not in the table is refused by name.
+The storage array alone would lose the shape of a tensor, the meaning of a bool byte, or the
+closed side of an interval. So an extension type that is not in the table is refused by name.
 """
 
 from __future__ import annotations

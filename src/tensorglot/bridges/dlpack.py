@@ -94,7 +94,7 @@ def from_tensor(
 
 
 def _held(tensor: Tensor) -> NDArray[Any] | None:
-    """The memory that holds the elements of a tensor; None if they must be read from a file."""
+    """The memory that contains the elements of a tensor; None if they must be read from a file."""
     part = tensor.parts.get("data") if tensor.layout == "dense" else None
     if part is None:
         return None

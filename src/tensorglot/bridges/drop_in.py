@@ -1,10 +1,9 @@
 """The functions of safetensors and bintensors, by their names and argument orders, over every format.
 
 `tensorglot.numpy`, `tensorglot.torch` and `tensorglot.jax` have them for their framework.
-They call `tg.open`, `tg.load` and `tg.save`. What they add: the classes of errors that
-callers of those packages catch, and the rule of `save_file` that PyTorch tensors which
-share memory are refused. The format follows from the suffix of a file; for an unknown
-suffix it is safetensors.
+They call `tg.open`, `tg.load` and `tg.save`, raise the error classes that callers of those
+packages catch, and refuse PyTorch tensors that share memory. The format follows from the
+suffix of a file; for an unknown suffix it is safetensors.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class SafeOpen:
     def get_tensor(self, name: str) -> Any:
         """A whole tensor."""
         tensor = self._tensor(name)
-        return self.convert(name, tensor.numpy(_room(tensor, self._slab)))
+        return self.convert(name, tensor.numpy(_slab_array(tensor, self._slab)))
 
     def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """All tensors, or those in `names` and in their order, read together."""
@@ -120,8 +119,8 @@ class SafeOpen:
         return f"safe_open({'closed' if self._archive is None else self._archive}, {self._framework})"
 
 
-def _room(tensor: Tensor, slab: Slab) -> NDArray[Any] | None:
-    """Memory for a tensor too small for huge pages of its own; None where `numpy` allocates it or shares the file."""
+def _slab_array(tensor: Tensor, slab: Slab) -> NDArray[Any] | None:
+    """An array in the slab, for a tensor too small for huge pages of its own; None if `Tensor.numpy` allocates one."""
     part = tensor.parts["data"] if tensor.layout == "dense" else None
     if part is None or not isinstance(part.payload, Span) or not SMALL_NBYTES <= part.nbytes < ALONE_NBYTES:
         return None
@@ -166,7 +165,7 @@ class Slice:
 
 @contextmanager
 def _refusals_of_layouts() -> Iterator[None]:
-    """Raises InputError, a ValueError as in safetensors, for a sparse tensor that the format cannot store."""
+    """Raises InputError, which is a ValueError as in safetensors, for a sparse tensor that the format cannot store."""
     try:
         yield
     except UnsupportedError as error:
@@ -183,7 +182,7 @@ class DropIn:
     framework: str
     is_tensor: Callable[[Any], bool]
     refuse: Callable[[Mapping[str, Any], bool], None] = lambda tensors, ties: None
-    """Refuses tensors that would not be restored as they are. Called with them, and whether the format keeps ties."""
+    """Called with the tensors and whether the format keeps ties; raises if loading would not restore the tensors."""
 
     def save_file(
         self,
@@ -194,7 +193,7 @@ class DropIn:
         format: str | None = None,
         **options: Any,
     ) -> None:
-        """Writes tensors to a file: atomic, and durable when it returns. `options` are those of `tg.save`."""
+        """Writes tensors to a file: atomic, and durable when it returns. `options` are passed to `tg.save`."""
         format = format_for(filename, format)
         self._check(tensors, format)
         with _refusals_of_layouts():
@@ -252,7 +251,7 @@ def _as_array(value: NDArray[Any] | Tensor) -> NDArray[Any]:
 
 
 def format_for(filename: object, format: str | None) -> str:
-    """The format named, that of the suffix, or safetensors where no format has that suffix."""
+    """The format that is named, else the format of the suffix, else safetensors."""
     if format is not None:
         return format
     suffix = Path(filename).suffix.lower() if isinstance(filename, (str, os.PathLike)) else ""

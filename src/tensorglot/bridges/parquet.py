@@ -46,7 +46,7 @@ def _encode(table: Any) -> memoryview:
 
 
 def _storable(array: Any) -> bool:
-    """Whether pyarrow reads back from Parquet what it writes."""
+    """Whether pyarrow can write an array to Parquet and read the same array back."""
     return _returns(array.type) and not _hides_fixed_lists(array.type, bool(array.null_count))
 
 

@@ -6,7 +6,7 @@ tell `?int64` without nulls from `int64`, `var` from `N`, or a tuple from a stru
 metadata of the schema has the type of a row (`dynd.type`) and of the dimension
 (`dynd.rows`). A column that Arrow has no type for holds the canonical bytes of each row.
 
-A table that was changed by others is read by its Arrow types where these no longer fit.
+If another program has changed the table, and the noted types no longer fit, its Arrow types are used.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _POLARS = {
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float", "double",
     "string", "large_string", "binary", "large_binary", "date32[day]",
 }  # fmt: skip
-"""Arrow's types without parameters that polars gives back."""
+"""Arrow types without parameters that a round trip through polars preserves."""
 Storable = Callable[[Any], bool]
 """Whether an Arrow array can be stored."""
 
@@ -278,12 +278,12 @@ def from_polars(table: Any, type: Type | None) -> Tensor:
 
 
 def _polars_names(name: str) -> bool:
-    """Whether polars keeps a name: it replaces an empty one, and fails for a NUL."""
+    """Whether polars accepts a column name: it replaces an empty one, and fails for a NUL."""
     return name != "" and "\0" not in name
 
 
 def _polars_has(kind: Any) -> bool:
-    """Whether polars restores an Arrow type. Other types it converts, or panics on."""
+    """Whether a round trip through polars preserves an Arrow type. polars converts other types, or panics on them."""
     is_ = pa.types
     if is_.is_timestamp(kind):
         return kind.unit != "s" and (kind.tz is None or kind.tz in zoneinfo.available_timezones())

@@ -32,7 +32,7 @@ __all__ = ["BRIDGE", "array_type", "as_device", "from_numpy", "from_tensor", "sh
 
 
 def from_numpy(name: str, array: NDArray[Any]) -> torch.Tensor:
-    """A tensor that shares the array's memory, or that of a private mapping beneath it; else of a copy."""
+    """A PyTorch tensor that shares the memory of the array, or of the private mapping it is a view of; else a copy."""
     exchanged, dtype = _exchange(array.dtype)
     if exchanged is None:
         if array.dtype == _FLOAT4.numpy and hasattr(torch, _PAIR) and array.ndim and array.shape[-1] % 2 == 0:

@@ -44,7 +44,7 @@ def save_model(
     """Writes all parameters and buffers of a module. Shared memory is written once.
 
     Tensors that overlap are refused unless one of them covers the others, and without
-    `force_contiguous` those that are not contiguous. `options` are those of `tg.save`.
+    `force_contiguous` those that are not contiguous. `options` are passed to `tg.save`.
     """
     check_flags(force_contiguous=force_contiguous)
     spec, version = for_target(filename, format_for(filename, format))

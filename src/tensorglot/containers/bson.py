@@ -151,7 +151,7 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 
 def _documents(source: Source, inflated: bytearray | None, ratio: int) -> Iterator[tuple[int, memoryview]]:
-    """Yields the pieces to scan; those of a compressed file are kept in `inflated`."""
+    """Yields the pieces to scan. The pieces of a compressed file are also appended to `inflated`."""
     shared = source.view(0, source.size) if inflated is None else None
     if shared is not None:
         yield 0, shared

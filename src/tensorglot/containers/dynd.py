@@ -251,7 +251,7 @@ def _spans(source: Source, types: list[Type], begin: int, options: ReadOptions) 
 
 
 class _Window:
-    """A source as an input: bytes are read ahead, since what is not used can be read again."""
+    """A source as an input of the decoder. It reads ahead, because unused bytes can be read again."""
 
     beyond = HUGE
 

@@ -20,7 +20,7 @@ The mapping is a bijection: bytes that are accepted serialize to the same bytes 
     codec           columns to canonical bytes, and back
     schema          a type as the tree of columns that its values have
     value           one value, as these columns; a selection of its rows
-    columns         the same from the parts of a nested tensor in a file, which is not trusted
+    columns         a value from the parts of a nested tensor; parts of a file are checked
     tensors         values as tensors; tensors as values and as canonical bytes
     maps            the order of the pairs of a `map[K, V]`
     temporal        dates, times and decimals between integers, Python's objects and text
@@ -221,7 +221,7 @@ def to_cbor(
     """A value as CBOR: for exchange, or as a DAG-CBOR node, with its bytes in it or in a store."""
     check_choice(profile, get_args(Profile), "profile", "dynd.cbor.profile")
     tensor = array(value, type)
-    text_of(tensor.type)  # refuses a type beyond the limits of a reader
+    text_of(tensor.type)  # raises if the type exceeds the limits of a reader
     _check_readable(tensor)
     if profile == "exchange":
         return cbor.to_exchange(from_tensor(tensor), as_limits(limits))

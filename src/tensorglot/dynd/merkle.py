@@ -228,7 +228,7 @@ def _load(type: Type, cid: CID, store: Mapping[CID, Any]) -> Tensor:
         data = data_bytes(cid, partial(fetch_block, store), plan_of(type).root.nbytes)
         return to_tensor(_seal(decode_all(data, type), {}, store))
     except InputError as error:
-        if error.rule == "dynd.merkle.store":  # the caller's fault, not that of the stored bytes
+        if error.rule == "dynd.merkle.store":  # the caller's mistake, not corrupt bytes
             raise
         raise FormatError(error.message, rule=error.rule) from error
 

@@ -86,7 +86,7 @@ class Value:
         return min((counts[child.id] for child in node.children), default=HUGE)
 
     def needs(self) -> list[int]:
-        """How many values of each node are used, the last of them and all before it."""
+        """The number of values of each node up to the last one that is used."""
         # Parents come first in a plan, so the need of a node is known before that of its children.
         needs = [1] * len(self.columns)
         for node in self.plan.nodes:

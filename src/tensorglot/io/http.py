@@ -113,11 +113,11 @@ def request(
             if answer.status < 400 or answer.status == _EMPTY:
                 return answer
             error: Exception = status_error(answer.status, name)
-            passing = answer.status == 429 or answer.status >= 500
+            transient = answer.status == 429 or answer.status >= 500
         except RemoteError as failed:
-            error, passing = failed, True
+            error, transient = failed, True
         attempt += 1
-        if not passing or attempt > retry["max_retries"] or time.monotonic() > end:
+        if not transient or attempt > retry["max_retries"] or time.monotonic() > end:
             raise error
         time.sleep(min(0.1 * 2**attempt, 5.0))
 

@@ -158,7 +158,7 @@ def multipart_upload(url: str, options: Given) -> MultipartUpload | None:
 
 
 def _settings(address: Address) -> dict[str, str]:
-    """The options; those that are not given come from the environment or a profile."""
+    """The settings from the options, else from the environment, else from a profile."""
     found = from_profile(address.options)
     found |= {key: str(value) for key, value in address.options.config.items() if value != ""}
     for key, names in _ENVIRONMENT.items():

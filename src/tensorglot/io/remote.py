@@ -198,7 +198,7 @@ class RemoteSource(BaseSource):
     def _window(self, begin: int, end: int, ahead: int, *, header: bool) -> _Window | None:
         """The window to read and keep for a header or in a scan; None to read just the requested bytes."""
         tail = max(0, self.size - clamp(self.size >> 1, _TAIL_NBYTES))
-        if header and begin >= tail:  # the whole tail, except for what is kept of its beginning
+        if header and begin >= tail:  # the whole tail, except for the bytes at its beginning that are kept already
             kept = (start + len(data) for start, data in self._kept.items() if start <= tail < start + len(data))
             return _Window(max(0, tail, *kept), self.size, header=True)
         if not header and begin + ahead <= end:

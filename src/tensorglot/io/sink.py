@@ -276,7 +276,7 @@ class AtomicFile:
         os.fchmod(self._fd, mode)
 
     def _abandon(self) -> None:
-        """Closes what is open and removes the temporary file if it is still there."""
+        """Closes the file and the directory, and removes the temporary file if it still exists."""
         try:
             if self._fd >= 0:
                 fd, self._fd = self._fd, -1

@@ -90,7 +90,7 @@ def split_bucket(url: str) -> tuple[str, str]:
 
 
 def split_user(url: str) -> tuple[str, str | None]:
-    """An HTTP URL without user information, and the latter as the value of an `Authorization` header, or None."""
+    """An HTTP URL without its user and password, and these as the value of an `Authorization` header, or None."""
     from base64 import b64encode
     from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 

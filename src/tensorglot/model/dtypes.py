@@ -122,12 +122,12 @@ ALIASES = {
 _NUMPY: dict[int, np.dtype[Any] | None] = {
     code: None if kind is None else np.dtype(kind) for code, (_, _, kind) in enumerate(_ROWS) if kind != _ML_DTYPES
 }
-"""By code; without those of ml_dtypes until one of them is needed."""
+"""NumPy types by code. The types of ml_dtypes are added when one of them is needed."""
 _BY_NUMPY: dict[np.dtype[Any], DType] = {dtype: TABLE[code] for code, dtype in _NUMPY.items() if dtype is not None}
 
 
 def _with_ml_dtypes() -> dict[int, np.dtype[Any] | None]:
-    """NumPy's types, with those of ml_dtypes."""
+    """Adds the types of ml_dtypes to `_NUMPY`, and returns it."""
     import ml_dtypes
 
     for row in TABLE:

@@ -170,7 +170,7 @@ class Index:
         return sizes
 
     def find_shared_rows(self) -> NDArray[np.int64]:
-        """Rows whose span equals that of another row; sources are not compared."""
+        """Rows with the same span as another row; sources are not compared."""
         if (self.begins[1:] >= self.ends[:-1]).all():
             return np.empty(0, np.int64)  # the common case: rows in order, without overlap
         filled = np.flatnonzero(self.ends > self.begins)

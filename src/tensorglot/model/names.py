@@ -33,7 +33,7 @@ class Names(Sequence[str]):
         return kernel.decode(self._text, self._begins, self._ends)
 
     def first_duplicate(self) -> int | None:
-        """The first position whose name occurs at an earlier one, or None. Names are decoded only if hashes collide."""
+        """The position of the first repeated name, or None. Names are decoded only if hashes collide."""
         if len(self) < 2 or not kernel.may_repeat(self._text, self._begins, self._ends):
             return None
         seen: set[str] = set()

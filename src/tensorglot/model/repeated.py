@@ -66,7 +66,8 @@ def check_shared(index: Index, stored: int, limits: Limits, format: str, *, raw_
 
 
 def _count(index: Index, rows: NDArray[np.int64], files: NDArray[np.int64]) -> tuple[int, int, int]:
-    """Decoded bytes of rows that begin inside another, of all other rows, and stored bytes of the latter elsewhere."""
+    """Decoded bytes of the rows that begin inside another row, decoded bytes of all other rows, and of these others the
+    stored bytes that are in other files."""
     stored = index.ends - index.begins
     sizes = stored.copy()
     for row, nbytes in index.decoded_nbytes.items():

@@ -141,7 +141,7 @@ def _plain_code(dtype: np.dtype[Any]) -> int:
     """
     row = dtype_of(dtype)
     if row.packed or row.name == "bool" or dtype.newbyteorder("<") != dtype:
-        raise UnsupportedError(f"the memory of {dtype} is not what is stored", rule="dtype.plain")
+        raise UnsupportedError(f"the memory of {dtype} is not stored unchanged", rule="dtype.plain")
     return row.code
 
 

@@ -339,7 +339,7 @@ class _Planner:
             yield Loss("name" if fault.rule == "name" else "shape", message, name, fatal=True)
 
     def _values_row(self, position: int) -> int | None:
-        """The row whose elements are values of the tensor: that of a dense one, or one part of a sparse one."""
+        """The row with the values of the tensor: its only row if it is dense, the part `values` if it is sparse."""
         layout, rows = self._index.layouts.get(position), self._rows(position)
         if layout is None:
             return rows[0]

@@ -87,7 +87,7 @@ def accounts_of(codecs: Mapping[str, CastCodec | QuantizeCodec]) -> list[Account
 
 
 def row_bytes(converted: Archive, row: int) -> Iterator[memoryview]:
-    """The bytes of a row as the target stores them; an error if their number is not what its place was computed for."""
+    """The bytes of a row as the target stores them; raises if their number is not the one that the layout assumes."""
     nbytes, expected = 0, int(converted.index.nbytes[row])
     for data in map(as_bytes, buffers(converted.chunks(np.array([row])))):
         nbytes += len(data)

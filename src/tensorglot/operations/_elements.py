@@ -65,7 +65,7 @@ def _views(chunks: Iterable[Chunk], nbytes: int) -> Iterator[memoryview]:
             yield shared
             continue
         assert isinstance(chunk, Span)  # noqa: S101
-        # A server answers several requests at once: what is read of it is larger.
+        # From a server more is read at a time, because it answers several requests at once.
         step = nbytes if chunk.source.concurrency is None else max(nbytes, PIECE_NBYTES)
         if scratch is None or len(scratch) < step:
             scratch = np.empty(step, np.uint8).data

@@ -1,7 +1,7 @@
-"""The tensors that may differ in two archives: those that the columns of their indexes do not show to be equal.
+"""Finds the tensors that may differ between two archives, without making a Tensor of each.
 
-Most tensors of two versions are equal. Making a Tensor of each, twice, to find that out
-costs a hundred times what comparing a few bytes does. In two commits of a store, equal
+Most tensors of two versions are equal, and making two Tensor objects takes a hundred times as
+long as comparing a few bytes. In two commits of a store, equal
 CIDs decide, and nothing is read. Otherwise small dense rows of one type and shape are
 read in runs and compared as bytes. All other tensors are left to `diff`, which compares
 them one by one and says how they differ. Archives that have the same names in the same

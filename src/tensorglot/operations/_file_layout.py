@@ -1,4 +1,4 @@
-"""The bytes of a file before any tensor is read: what is between the rows, and the place of each row.
+"""The layout of a file before any tensor is read: the bytes between the rows, and the place of each row.
 
 For formats that store rows as they are (`Container.raw_rows`, `Container.rows_first`). Their
 writer runs over an archive whose rows are places; workers fill these in.

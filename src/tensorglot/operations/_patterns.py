@@ -57,7 +57,7 @@ def select_names(names: Sequence[str], select: Select | None) -> list[str]:
 
 
 def rename_all(names: Sequence[str], rename: Rename | None, every: Sequence[str]) -> dict[str, str]:
-    """New names by old ones. `{"model.*": "*"}`: each star of the new name is what that of the old one matched.
+    """New names by old ones. In `{"model.*": "*"}`, each new star is replaced by the match of the old one.
 
     Each rule must match one of `every`, the names of the file, selected or not.
     """
@@ -104,7 +104,7 @@ def _renamer(rename: Mapping[str, str], every: Sequence[str]) -> Callable[[str],
 
 
 def by_pattern(choices: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
-    """The choice for each name: that of the exact name, else of the first pattern that matches.
+    """The choice for each name: by the exact name, else by the first pattern that matches.
 
     A key that is the name of a tensor is never a pattern, whatever characters it has.
     """

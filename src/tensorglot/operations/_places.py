@@ -1,4 +1,4 @@
-"""Arguments that say where something is become `Place`s, with the `storage_options` for those that are URLs."""
+"""Converts paths and URLs among arguments to `Place`s; URLs with the caller's `storage_options`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ FOLLOWED_NBYTES = 4 << 20
 
 
 class InOrder:
-    """Calls `follow` with the end of what is filled without a gap, while several threads fill memory in pieces.
+    """Calls `follow` with the end of the gapless beginning, while several threads fill memory in pieces.
 
     The calls are in order and by one thread at a time: the one that filled the next
     piece. A thread that filled a later piece goes on reading.

@@ -229,14 +229,14 @@ def _take_listed(index: Index, shard: str, names: Sequence[str]) -> tuple[Index,
 
 def common_metadata(archives: Sequence[Archive]) -> tuple[dict[str, Any] | None, list[str]]:
     """The metadata that the archives agree on, and the keys on which they differ."""
-    said: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     conflicts: dict[str, None] = {}
     for archive in archives:
         for key, value in (archive.metadata or {}).items():
-            if key in said and not same_value(said[key], value):
+            if key in merged and not same_value(merged[key], value):
                 conflicts[key] = None
-            said[key] = value
-    metadata = {key: value for key, value in said.items() if key not in conflicts}
+            merged[key] = value
+    metadata = {key: value for key, value in merged.items() if key not in conflicts}
     return metadata if any(archive.metadata is not None for archive in archives) else None, list(conflicts)
 
 

@@ -106,8 +106,8 @@ def convert(
     it fits, or a mapping from patterns to schemes; the report has the errors of each tensor.
     `dry_run` makes the plan and writes nothing. With an `executor` (anything with `submit`)
     workers open the source, and write tensors to their places in the new file; of a source
-    in memory, only the casts run there. `storage_options` are for whichever of source and
-    target is a URL.
+    in memory, only the casts run there. `storage_options` apply to source and target
+    if they are URLs.
     """
     check_flags(sums=sums, dry_run=dry_run)
     check_choice(on_loss, ("error", "warn", "drop"), "on_loss", "convert.on_loss")

@@ -126,7 +126,7 @@ def diff(
     Numbers are the same if they differ by at most `atol` plus `rtol` times the larger of
     the two magnitudes. Equal numbers with different bits (0 and -0) are a change only if
     both tolerances are 0. With an `executor` (anything with `submit`), workers compare the
-    tensors. `storage_options` are for those of the sources that are URLs.
+    tensors. `storage_options` apply to the sources that are URLs.
     """
     tolerance = _tolerance(atol, rtol)
     a, b = locate_each(storage_options, a, b)
@@ -152,7 +152,7 @@ def diff(
 
 
 def _all_names(one: Sequence[str], two: Sequence[str]) -> Sequence[str]:
-    """The names of the first, and after them those that only the second has."""
+    """The names of the first, followed by the names that only the second has."""
     if one == two:
         return one
     known = set(one)

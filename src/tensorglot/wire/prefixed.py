@@ -25,7 +25,7 @@ def read_header(
 ) -> bytes:
     """Reads the header of a file of `size` bytes; its length is at most `most` and a multiple of `multiple`.
 
-    `head` is what has been read of the file already: its first bytes, or nothing.
+    `head` is the beginning of the file if it has been read already, else empty.
     """
     if size < LENGTH_NBYTES:
         raise TruncatedError(

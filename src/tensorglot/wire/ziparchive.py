@@ -287,8 +287,8 @@ def _read_end64(
         raise FormatError("missing or invalid ZIP64 end record", rule=f"{rule}.zip.end64", offset=end)
     _, _, _, count, nbytes, offset = fields
     full = (_FULL16, _FULL16, _FULL16, _FULL32, _FULL32)
-    for said, meant, saturated in zip(plain, (0, count, count, nbytes, offset), full, strict=True):
-        if said not in (meant, saturated):
+    for plain_value, value, saturated in zip(plain, (0, count, count, nbytes, offset), full, strict=True):
+        if plain_value not in (value, saturated):
             raise FormatError(
                 "the ZIP and ZIP64 end records contradict each other", rule=f"{rule}.zip.end64", offset=end
             )
@@ -384,9 +384,9 @@ def _check_local(window: Window, entry: _Entry, limit: int, rule: str) -> int:
         raise FormatError("no local header where the ZIP directory says", rule=f"{rule}.zip.local", offset=entry.offset)
     texts = window(entry.offset + _LOCAL.size, name_nbytes + extra_nbytes)
     nbytes, stored = _apply_zip64(texts[name_nbytes:], (nbytes, stored), entry.offset, rule)
-    said = (texts[:name_nbytes], flags, method, crc32, stored, nbytes)
-    meant = (entry.name, entry.flags, entry.method, entry.crc32, entry.stored, entry.nbytes)
-    if said != meant and not (flags & _DESCRIPTOR and said[:3] == meant[:3] and not (crc32 or stored or nbytes)):
+    local = (texts[:name_nbytes], flags, method, crc32, stored, nbytes)
+    listed = (entry.name, entry.flags, entry.method, entry.crc32, entry.stored, entry.nbytes)
+    if local != listed and not (flags & _DESCRIPTOR and local[:3] == listed[:3] and not (crc32 or stored or nbytes)):
         raise FormatError("local header contradicts the ZIP directory", rule=f"{rule}.zip.local", offset=entry.offset)
     return data
 

@@ -202,7 +202,7 @@ class Catalogue:
                 self.unknown_dtypes[row] = f"{dtype.name}{IN_PART}"
 
     def _layout_attributes(self, tensor: int, layout: str, name: str) -> dict[str, Any]:
-        """Decodes the attributes that describe the parts; those of other layouts stay undecoded."""
+        """Decodes the attributes if they describe the parts of the layout."""
         begin = self.attributes.get(tensor)
         if begin is None or layout not in (QUANT_GROUP, MX, NESTED):
             return {}

@@ -37,7 +37,7 @@ def _reader(payload: Encoded) -> zstd.Read:
 
 @contextmanager
 def _relative_offsets(payload: Encoded) -> Iterator[None]:
-    """Makes the offsets of a source's errors relative to the payload, like those of zstd's errors."""
+    """Makes the offsets in errors of the source relative to the payload, as they are in errors of zstd."""
     try:
         yield
     except FormatError as error:
@@ -64,7 +64,7 @@ def _at_once(payload: Encoded) -> Iterator[zstd.Read]:
 
 @contextmanager
 def _named(payload: Encoded) -> Iterator[None]:
-    """Adds the tensor to errors, and makes their offsets those of the file."""
+    """Adds the tensor to errors, and makes their offsets relative to the file."""
     try:
         yield
     except FormatError as error:

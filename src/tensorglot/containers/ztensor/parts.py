@@ -164,7 +164,7 @@ def _take(catalogue: Catalogue, order: NDArray[np.int64], tensors: NDArray[np.in
 
 
 def _describe(gathered: Catalogue, tensor: int, whole: _Whole) -> None:
-    """Replaces the description of the first part by that of the tensor."""
+    """Replaces the description of the first part by the description of the tensor."""
     gathered.counts[tensor] = min(math.prod(whole.shape), SIZE_END - 1)
     gathered.attributes.pop(tensor, None)
     if whole.attributes is not None:

@@ -165,7 +165,7 @@ def _name_error(name: str) -> UnsupportedError:
 
 
 def _entries_01(data: bytes, tensors: set[str]) -> Iterator[_Item]:
-    """All entries of an index but that of the metadata, each with the tensor that it belongs to.
+    """All entries of an index except the metadata entry, each with the tensor that it belongs to.
 
     An entry of the metadata's name that the reader has found to be a tensor is one.
     """
@@ -186,7 +186,7 @@ def edit_2(archive: Archive, metadata: Mapping[str, Any]) -> Iterator[Chunk]:
     manifest, begin = _manifest_2(archive)
     pairs = [pair for pair in _pairs(manifest, "manifest") if pair[0] != _ATTRIBUTES]
     pairs.append((_ATTRIBUTES, cbor.encode(metadata, ROOT_FORM)))
-    if begin + len(manifest) != source.size - FOOTER_2:  # appended to: what is at the end may belong to a tensor
+    if begin + len(manifest) != source.size - FOOTER_2:  # appended to: the bytes at the end may belong to a tensor
         begin = source.size + -source.size % ALIGNMENT_2
     yield Span(source, 0, min(begin, source.size))
     yield bytes(max(0, begin - source.size))

@@ -234,7 +234,7 @@ def _types(node: Node, value: Value, limits: Limits) -> Iterator[Fault]:
 
 
 def _sentinels(node: Node, value: Value) -> Iterator[Fault]:
-    """A present value must not have the sentinel's bits. Without an index, such a value is a missing one."""
+    """A present value must not have the bits of the sentinel; without an index, the sentinel means missing."""
     index = value.index(node)
     if index is None or node.atom is None or not node.atom.sentinel:
         return

@@ -1,6 +1,6 @@
 """Bytes to values, from memory or from a stream, in one pass.
 
-The kernel fills columns and stops when it needs input, room, or the type of an
+The kernel fills columns and stops when it needs input, memory, or the type of an
 `array[T]`. Memory is allocated in proportion to the bytes read, never to a count in them.
 A value of a fixed size in memory is not copied.
 
@@ -134,12 +134,12 @@ class _Reader:
     def prepare(self, source: Input, program: Program, limits: Limits, depth: int, charges: int) -> None:
         self.source, self.program, self.limits, self.depth = source, program, limits, depth
         self.boxes: dict[int, list[Value]] = {}
-        self.rooms: dict[int, GrowableBuffer] = {}
+        self.buffers: dict[int, GrowableBuffer] = {}
         columns = [varint_decode.Column()] * (2 * len(program.ops))
         for op in program.ops:
             if op.code in _DTYPES:
-                room = self.rooms[op.column] = GrowableBuffer(_DTYPES[op.code], int(op.code == kernel.LIST))
-                columns[op.column] = room.column
+                buffer = self.buffers[op.column] = GrowableBuffer(_DTYPES[op.code], int(op.code == kernel.LIST))
+                columns[op.column] = buffer.column
             elif op.code == kernel.BOX:
                 self.boxes[op.column] = []
         self.kernel = varint_decode.Decoder(program.to_decode, columns, program.depth, charges)
@@ -171,9 +171,9 @@ class _Reader:
         self.source.more(self.kernel.remaining())
 
     def grow(self, column: int, need: int) -> bool:
-        """Makes room in a column, in proportion to the input read so far."""
-        room = self.rooms[column]
-        fill = room.column.filled()
+        """Enlarges the memory of a column, in proportion to the input read so far."""
+        buffer = self.buffers[column]
+        fill = buffer.column.filled()
         left = len(self.source.window) - self.source.at
         if self.source.beyond:
             # A stream, of unknown length: grow by half, and never by more than was read plus one STEP, so that
@@ -189,7 +189,7 @@ class _Reader:
             capacity = min(capacity, self.stop[1])
         if capacity <= fill:
             return False
-        room.grow(capacity)
+        buffer.grow(capacity)
         return True
 
     def box(self, column: int) -> None:
@@ -218,16 +218,16 @@ class _Reader:
         for i, op in enumerate(self.program.ops):
             count = counts[i]
             if op.code == kernel.BLOCK:
-                unpack_columns(op.node, self.rooms[op.column].array(), count, columns)
+                unpack_columns(op.node, self.buffers[op.column].array(), count, columns)
             elif op.code == kernel.LIST:
-                offsets = self.rooms[op.column].array()
+                offsets = self.buffers[op.column].array()
                 columns[op.node.id] = lists_of(offsets)
                 count = int(offsets[-1])
             elif op.code == kernel.OPTION:
-                index = columns[op.node.id] = self.rooms[op.column].array()
+                index = columns[op.node.id] = self.buffers[op.column].array()
                 count = int(index.max(initial=-1)) + 1
             elif op.code == kernel.CHAR:
-                columns[op.node.id] = self.rooms[op.column].array()
+                columns[op.node.id] = self.buffers[op.column].array()
             elif op.code == kernel.BOX:
                 columns[op.node.id] = self.boxes[op.column]
             elif op.code == kernel.REPEAT:
@@ -252,9 +252,9 @@ class _Skipper(_Reader):
 
     def collect_ends(self) -> None:
         """Before the window moves: the column has positions in it."""
-        room = self.rooms[2 * EDGE_ROW]
-        self.ends += (room.array() + self.source.base).tolist()
-        room.lend(0)
+        buffer = self.buffers[2 * EDGE_ROW]
+        self.ends += (buffer.array() + self.source.base).tolist()
+        buffer.lend(0)
 
     def more(self) -> None:
         self.collect_ends()
@@ -262,10 +262,10 @@ class _Skipper(_Reader):
 
     def grow(self, column: int, need: int) -> bool:
         self.collect_ends()
-        room = self.rooms[column]
-        if len(room.memory) < STEP:  # by steps: thousands of columns may have an element each
-            room.grow(min(STEP, max(LEAST_ROOM, 4 * len(room.memory))))
-        room.lend(min(room.column.filled(), 1))  # keep one: a list adds its size to the offset before it
+        buffer = self.buffers[column]
+        if len(buffer.memory) < STEP:  # by steps: thousands of columns may have an element each
+            buffer.grow(min(STEP, max(LEAST_ROOM, 4 * len(buffer.memory))))
+        buffer.lend(min(buffer.column.filled(), 1))  # keep one: a list adds its size to the offset before it
         return True
 
     def box(self, column: int) -> None:

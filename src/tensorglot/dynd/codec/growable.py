@@ -18,7 +18,7 @@ __all__ = ["GrowableBuffer"]
 
 LARGE_NBYTES = 4 << 20
 HUGE_PAGE = 2 << 20
-"""The used memory of a mapping begins at such a boundary, so that the OS can back it with huge pages: fewer faults."""
+"""The memory in use begins at a multiple of this, so that the OS can back it with huge pages: fewer page faults."""
 
 
 class GrowableBuffer:

@@ -34,8 +34,8 @@ __all__ = ["python_type"]
 
 Make: TypeAlias = "Callable[[list[Type]], Type]"
 """Makes a type of the types inside it."""
-Look: TypeAlias = "tuple[Make, list[list[Any]]]"
-"""How to make the type of a place, and the values of each place inside it."""
+Classified: TypeAlias = "tuple[Make, list[list[Any]]]"
+"""The function that makes the type of a place, and the values of each place inside it."""
 
 _FLOAT = ty.Scalar(BY_NAME["float64"])
 _INTEGERS = ("int64", "uint64", "int128", "uint128")
@@ -51,7 +51,7 @@ def python_type(value: Any) -> Type:
     places: list[list[Any]] = [[value]]
     makes: list[tuple[Make, range]] = []
     for place in places:
-        make, inner = _look(place)
+        make, inner = _classify(place)
         makes.append((make, range(len(places), len(places) + len(inner))))
         places.extend(inner)
     types: list[Type] = [ty.Void()] * len(places)
@@ -89,24 +89,24 @@ def _containers(value: Any) -> list[Any]:
         inner = value.reshape(-1).tolist() if value.dtype.hasobject else ()
     else:
         inner = value if _is_list(value) else ()
-    # By class, not by element: a list of a million numbers has no containers in it, which its classes tell.
+    # By class, not by element: the set of classes shows that a list of a million numbers contains no containers.
     kinds = {kind for kind in set(map(type, inner)) if issubclass(kind, Mapping | Sequence | np.ndarray)}
     kinds -= {str, bytes, bytearray, memoryview}
     return [item for item in inner if type(item) in kinds] if kinds else []
 
 
-def _look(values: list[Any]) -> Look:
-    """How to make the type of the values in one place, and the values in each place inside it."""
+def _classify(values: list[Any]) -> Classified:
+    """The function that makes the type of the values in one place, and the values in each place inside it."""
     present = [value for value in values if value is not None]
     if not present:
         return _always(ty.Void()), []
-    make, inner = _look_present(present)
+    make, inner = _classify_present(present)
     if len(present) < len(values):
         return lambda types: ty.Option(make(types)), inner
     return make, inner
 
 
-def _look_present(values: list[Any]) -> Look:
+def _classify_present(values: list[Any]) -> Classified:
     if all(isinstance(v, Mapping) for v in values):
         return _structs(values)
     if all(isinstance(v, tuple) for v in values):
@@ -130,7 +130,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
 
 
-def _structs(values: list[Any]) -> Look:
+def _structs(values: list[Any]) -> Classified:
     names = list(values[0])
     if any(v.keys() != values[0].keys() for v in values) or not all(isinstance(name, str) for name in names):
         raise InputError(
@@ -140,7 +140,7 @@ def _structs(values: list[Any]) -> Look:
     return lambda types: ty.Struct(tuple(zip(names, types, strict=True))), [[v[name] for v in values] for name in names]
 
 
-def _tuples(values: list[Any]) -> Look:
+def _tuples(values: list[Any]) -> Classified:
     if len(set(map(len, values))) != 1:
         raise InputError("tuples in one list must have the same length; lists may differ", rule="dynd.infer")
     return lambda types: ty.Tuple(tuple(types)), [list(column) for column in zip(*values, strict=True)]
