@@ -8,8 +8,8 @@
     dask        lazy arrays of any source
     dlpack      any exporter of DLPack, small floats included
     awkward     ragged arrays, by their layouts
-    arrow       arrays, by their buffers; arrow_plain decodes their encodings, arrow_extensions their
-                extension types; arrow_export makes arrays of tensors
+    arrow       arrays, by their buffers; arrow_plain decodes their encodings and extension types,
+                arrow_export makes arrays of tensors
     tables      Arrow tables that keep the type of a value, and pandas and polars through them
     parquet     the same in files
     pandas      columns and tables; polars likewise

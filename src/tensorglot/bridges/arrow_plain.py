@@ -2,9 +2,12 @@
 
 Plain are numbers, bool, null, large texts and binaries, fixed-size binaries, date32, times,
 decimal128, and large lists, fixed-size lists, structs and maps of plain arrays. Dictionaries
-and runs are decoded, views become lists and texts, extension types the values they stand
-for. An array that is plain already is returned unchanged, and so are other types, which
-`arrow` refuses by name.
+and runs are decoded, views become lists and texts. An array that is plain already is returned
+unchanged, and so are other types, which `arrow` refuses by name.
+
+Of an extension type, the storage array alone would lose the shape of a tensor, the meaning of
+a bool byte, or the closed side of an interval. So the types in a table are converted, and all
+others are refused by name.
 
 Children are converted first: pyarrow cannot select elements of several encodings, and its
 cast of list views to lists gives wrong offsets.
@@ -12,13 +15,15 @@ cast of list views to lists gives wrong offsets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.arrays import prefix_sums
-from tensorglot.bridges.arrow_extensions import without_extension
+from tensorglot.errors import UnsupportedError, escape
 from tensorglot.extras import compute, pa
 from tensorglot.model.types.temporal import DIGITS_MAX
 
@@ -29,7 +34,7 @@ def as_plain(array: Any) -> Any:
     """An array of plain types with the same values."""
     is_, kind = pa.types, array.type
     if isinstance(kind, pa.BaseExtensionType):
-        return as_plain(without_extension(array))
+        return as_plain(_without_extension(array))
     if is_.is_dictionary(kind):
         return take(as_plain(array.dictionary), array.indices)
     if is_.is_run_end_encoded(kind):
@@ -118,3 +123,49 @@ def _maps(array: Any) -> Any:
     if keys is given[0] and items is given[1]:
         return array
     return pa.MapArray.from_arrays(pa.array(np.asarray(array.offsets)), keys, items, mask=_mask(array))
+
+
+def _without_extension(array: Any) -> Any:
+    """An array of an extension type as one of a plain type."""
+    name = array.type.extension_name
+    convert = _CONVERSIONS.get(name)
+    if convert is None:
+        hint = _HINTS.get(name, "pass its stored values (array.storage)")
+        raise UnsupportedError(
+            f"Arrow's extension type '{escape(name)}' is not supported: {hint}", rule="arrow.extension"
+        )
+    return convert(array)
+
+
+def _tensors(array: Any) -> Any:
+    """Tensors of one shape as nested lists of fixed sizes."""
+    kind, storage = array.type, array.storage
+    if kind.permutation not in (None, list(range(len(kind.shape)))):
+        raise UnsupportedError(
+            "Arrow's tensors with a permutation are not supported: use array.to_numpy_ndarray()", rule="arrow.extension"
+        )
+    begin, size = storage.offset, storage.type.list_size
+    inner = storage.values[begin * size : (begin + len(storage)) * size]
+    counts = [len(storage)]
+    for length in kind.shape:
+        counts.append(counts[-1] * length)
+    for count, length in zip(counts[-2::-1], kind.shape[::-1], strict=True):
+        # From buffers: pyarrow's constructor cannot tell the number of lists of length 0.
+        inner = pa.Array.from_buffers(pa.list_(inner.type, length), count, [None], children=[inner])
+    if not storage.null_count:
+        return inner
+    mask = compute.if_else(storage.is_valid(), True, None)
+    return pa.Array.from_buffers(inner.type, len(inner), [mask.buffers()[0]], children=[inner.values])
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "arrow.bool8": lambda array: array.storage.cast(pa.bool_()),
+    "arrow.fixed_shape_tensor": _tensors,
+    "arrow.json": attrgetter("storage"),
+    "arrow.uuid": attrgetter("storage"),
+}
+_HINTS = {
+    "awkward": "pass the awkward array itself (ak.from_arrow)",
+    "pandas.interval": "use the columns .array.left and .array.right",
+    "pandas.period": "use .dt.to_timestamp()",
+}

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import LimitError
-from tensorglot.limits import Limits
+from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
 
@@ -36,9 +36,9 @@ def check_repeated(
         )
 
 
-def share_too_much(shared: int, alone: int, limits: Limits) -> bool:
-    """Whether `check_shared` would refuse raw tensors of `shared` bytes that all lie in `alone` bytes of others."""
-    return shared - NAMES * alone > SHARED_SPARE_NBYTES + limits.view_ratio * alone
+def share_too_much(shared: int, alone: int) -> bool:
+    """Whether `check_shared`, by default, would refuse raw tensors of `shared` bytes that all lie in `alone` others."""
+    return shared - NAMES * alone > SHARED_SPARE_NBYTES + DEFAULT.view_ratio * alone
 
 
 def check_shared(index: Index, stored: int, limits: Limits, format: str, *, raw_freely: bool = False) -> None:

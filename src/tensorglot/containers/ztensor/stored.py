@@ -15,7 +15,6 @@ from typing import NamedTuple
 from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.containers.ztensor.hashing import HashingThread
 from tensorglot.errors import InputError
-from tensorglot.limits import DEFAULT
 from tensorglot.memory import regroup
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.layouts import COO, CSR, check_values
@@ -120,7 +119,7 @@ def write_blobs(
         elif blob.twin is not None:
             blob.offset, blob.size, blob.checksum = blob.twin.offset, blob.twin.size, blob.twin.checksum
     shared = sum(blob.part.nbytes for blob in blobs if blob.twin is not None)
-    if shared and share_too_much(shared, sum(blob.part.nbytes for blob in blobs) - shared, DEFAULT):
+    if shared and share_too_much(shared, sum(blob.part.nbytes for blob in blobs) - shared):
         message = f"tensors that share bytes would add {shared} to those of the file: save some to another file"
         raise InputError(message, rule="ztensor.write.repeated")
     return position
