@@ -9,9 +9,9 @@
     dlpack      any exporter of DLPack, small floats included
     awkward     ragged arrays, by their layouts
     arrow       arrays, by their buffers; arrow_plain decodes their encodings and extension types,
-                arrow_export makes arrays of tensors
-    tables      Arrow tables that keep the type of a value, and pandas and polars through them
-    parquet     the same in files
+                arrow_export makes arrays of tensors, arrow_tables makes tables that keep the
+                type of a value, for pandas and polars, too
+    parquet     these tables in files
     pandas      columns and tables; polars likewise
     scipy       sparse matrices
     pymongo     BSON vectors, ours and the driver's

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.bridges import arrow, tables
+from tensorglot.bridges import arrow, arrow_tables
 from tensorglot.bridges.table import Bridge
 from tensorglot.dynd.coerce.anything import coerce, typeof
 from tensorglot.dynd.schema import plan_of
@@ -37,9 +37,9 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
         return coerce(np.asarray(value), type)
     if _is_numpy(value):
         return coerce(value.to_numpy(), type)
-    rows, row = tables.known_rows(getattr(value, "attrs", {}))
+    rows, row = arrow_tables.known_rows(getattr(value, "attrs", {}))
     if row is not None and not (isinstance(row, Struct) and row.fields):  # those are the attrs of a DataFrame
-        tensor = tables.from_rows(_as_arrow(value), rows, row)
+        tensor = arrow_tables.from_rows(_as_arrow(value), rows, row)
         if type in (None, tensor.type):
             return tensor
     return arrow.to_tensor(_as_arrow(value), type)
@@ -65,7 +65,7 @@ def _frame(frame: Any, type: Type | None) -> Tensor:
     if len(series) < frame.shape[1]:
         twice = next(name for name in series if [*map(str, frame.columns)].count(name) > 1)
         raise InputError(f"the DataFrame has several columns '{escape(twice)}': rename them", rule="pandas.column")
-    rows, row = tables.known_rows(frame.attrs)
+    rows, row = arrow_tables.known_rows(frame.attrs)
     known = dict(row.fields) if isinstance(row, Struct) else {}
     wanted = _fields_for(type, list(series), len(frame))
     if wanted and wanted != known:
@@ -73,7 +73,7 @@ def _frame(frame: Any, type: Type | None) -> Tensor:
         columns = [(name, each, _column(series[name], each)) for name, each in wanted.items()]
     else:
         columns = [(name, *_own_column(column, known.get(name))) for name, column in series.items()]
-    return tables.from_columns(columns, rows, len(frame))
+    return arrow_tables.from_columns(columns, rows, len(frame))
 
 
 def _with_index(frame: Any) -> Any:
@@ -93,7 +93,7 @@ def _fields_for(type: Type | None, names: list[str], count: int) -> dict[str, Ty
 def _own_column(column: Any, known: Type | None) -> tuple[Type, Value]:
     """The element type of a column, and its value as a `var`. `known` is the type that `to_pandas` noted."""
     if not _is_numpy(column):
-        return tables.read_column(_as_arrow(column), known)
+        return arrow_tables.read_column(_as_arrow(column), known)
     element = typeof(np.zeros((), column.dtype))
     return element, _column(column, element)
 

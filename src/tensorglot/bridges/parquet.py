@@ -1,4 +1,4 @@
-"""Parquet files of values, through pyarrow: the tables of `tables`, stored and read back with the same type.
+"""Parquet files of values, through pyarrow: the tables of `arrow_tables`, stored and read back with the same type.
 
 A column of a type that Parquet does not restore is stored as canonical bytes. A file is
 written atomically. Any Parquet file can be read; a file of another program has the types
@@ -13,12 +13,12 @@ from functools import lru_cache
 from typing import Any
 
 from tensorglot.arguments import as_names
-from tensorglot.bridges.tables import from_table, to_table
+from tensorglot.bridges.arrow_tables import from_table, to_table
 from tensorglot.errors import FormatError, TensorglotError, TensorNotFound, UnsupportedError, did_you_mean, escape
 from tensorglot.extras import pa, parquet
 from tensorglot.io.place import as_place
 from tensorglot.io.reader import open_reader
-from tensorglot.io.storage_options import Given
+from tensorglot.io.storage_options import OptionsLike
 from tensorglot.io.target import open_target
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.base import Type
@@ -27,7 +27,7 @@ from tensorglot.operations._places import locate
 __all__ = ["from_parquet", "to_parquet"]
 
 
-def to_parquet(value: Any, path: str | os.PathLike[str], type: Type | None = None, options: Given = None) -> None:
+def to_parquet(value: Any, path: str | os.PathLike[str], type: Type | None = None, options: OptionsLike = None) -> None:
     """Writes any value as a Parquet file."""
     place = locate(path, options)
     try:
@@ -82,7 +82,9 @@ def _same(found: Any, kind: Any) -> bool:
     return bool(is_.is_temporal(kind) or found == kind)
 
 
-def from_parquet(path: str | os.PathLike[str], columns: Iterable[str] | None = None, options: Given = None) -> Tensor:
+def from_parquet(
+    path: str | os.PathLike[str], columns: Iterable[str] | None = None, options: OptionsLike = None
+) -> Tensor:
     """Reads a Parquet file, or some of its columns, as one value."""
     open_file = parquet.ParquetFile  # first: without pyarrow, the error names the extra, whether the file exists or not
     place = as_place(locate(path, options))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorglot.bridges import tables
+from tensorglot.bridges import arrow_tables
 from tensorglot.bridges.table import Bridge
 from tensorglot.errors import InputError, UnsupportedError, escape
 from tensorglot.extras import polars
@@ -24,7 +24,7 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
                 f"polars' Object column '{escape(column.name)}' has no Arrow type: pass column.to_list()",
                 rule="polars.object",
             )
-    return tables.from_polars(value.to_arrow(), type)
+    return arrow_tables.from_polars(value.to_arrow(), type)
 
 
 BRIDGE = Bridge(to_tensor)

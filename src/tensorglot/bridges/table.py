@@ -40,7 +40,7 @@ _MODULES = {
     "jaxlib": "jax",
     "pandas": "pandas",
     "polars": "polars",
-    "pyarrow": "tables",
+    "pyarrow": "arrow_tables",
     "scipy": "scipy",
     "tensorglot.bson.vector": "pymongo",
     "torch": "torch",

@@ -19,7 +19,7 @@ from tensorglot.bson.mongodb import require
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io.place import as_place
 from tensorglot.io.source import source_for
-from tensorglot.io.storage_options import Given
+from tensorglot.io.storage_options import OptionsLike
 from tensorglot.io.urls import shown
 from tensorglot.operations._places import locate, locate_each
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pymongo.collection import Collection
 
 __all__ = [
-    "Place",
+    "FileOrCollection",
     "collection_at",
     "inspect_place",
     "is_collection",
@@ -37,7 +37,7 @@ __all__ = [
     "place_text",
 ]
 
-Place: TypeAlias = Union[str, os.PathLike[str], "Collection[Any]"]
+FileOrCollection: TypeAlias = Union[str, os.PathLike[str], "Collection[Any]"]
 
 _URLS = ("mongodb://", "mongodb+srv://")
 _USER = re.compile("//[^/]*@")
@@ -46,32 +46,32 @@ _TAIL = re.compile(r" \(configured timeouts:.*|, Timeout: .*|, full error: .*", 
 """The details that pymongo appends to a message, and that are removed: its settings, the state of every server."""
 
 
-def is_collection(place: Place) -> bool:
+def is_collection(place: FileOrCollection) -> bool:
     """Whether a place is a collection, not a file."""
     return place.startswith(_URLS) if isinstance(place, str) else hasattr(place, "full_name")
 
 
-def is_dump(place: Place) -> bool:
+def is_dump(place: FileOrCollection) -> bool:
     return _has_suffix(place, (".bson", ".bson.gz"))
 
 
-def is_parquet(place: Place) -> bool:
+def is_parquet(place: FileOrCollection) -> bool:
     return _has_suffix(place, (".parquet", ".pq"))
 
 
-def _has_suffix(place: Place, suffixes: tuple[str, ...]) -> bool:
+def _has_suffix(place: FileOrCollection, suffixes: tuple[str, ...]) -> bool:
     """Whether a place is a file whose name has one of the suffixes. The query of a URL is ignored."""
     return not is_collection(place) and as_place(place).name.endswith(suffixes)
 
 
-def place_text(place: Place) -> str:
+def place_text(place: FileOrCollection) -> str:
     """A place for messages, without user and password."""
     if not is_collection(place):
         return shown(as_path(place))
     return _USER.sub("//", place) if isinstance(place, str) else str(getattr(place, "full_name", place))
 
 
-def locate_files(given: Given, *places: Place | None) -> list[Any]:
+def locate_files(given: OptionsLike, *places: FileOrCollection | None) -> list[Any]:
     """The places; files become Places with the options for their servers. Options need a file at a URL."""
     files = [None if place is None or is_collection(place) else place for place in places]
     located = locate_each(given, *files)
@@ -79,7 +79,7 @@ def locate_files(given: Given, *places: Place | None) -> list[Any]:
 
 
 @contextmanager
-def collection_at(place: Place) -> Iterator[Collection[Any]]:
+def collection_at(place: FileOrCollection) -> Iterator[Collection[Any]]:
     """Connects to the collection of a URL. A collection of pymongo is yielded as it is, and keeps pymongo's errors."""
     require()
     if not isinstance(place, str):
@@ -106,7 +106,7 @@ def collection_at(place: Place) -> Iterator[Collection[Any]]:
         raise OSError(f"MongoDB: {_TAIL.sub('', str(error))}") from error
 
 
-def inspect_place(place: Place, storage_options: Given = None) -> list[FieldReport]:
+def inspect_place(place: FileOrCollection, storage_options: OptionsLike = None) -> list[FieldReport]:
     """Lists the fields of a dump or of a collection that have vectors, or arrays that could be vectors."""
     if is_parquet(place):
         raise UnsupportedError(

@@ -18,7 +18,7 @@ from tensorglot.bson.coerce import DType
 from tensorglot.bson.columns import from_values
 from tensorglot.bson.embeddings import ID, Embeddings, Ranges, concat_embeddings
 from tensorglot.bson.mongodb import Progress
-from tensorglot.bson.places import Place, locate_files
+from tensorglot.bson.places import FileOrCollection, locate_files
 from tensorglot.bson.streams import HIGH, LOW, ReadPlan, Stream, open_stream
 from tensorglot.errors import InputError
 from tensorglot.operations.open import open
@@ -27,7 +27,7 @@ __all__ = ["read_embeddings", "read_ranges"]
 
 
 def read_embeddings(
-    place: Place,
+    place: FileOrCollection,
     key: str | None = None,
     *,
     fields: Iterable[str] = (),

@@ -23,7 +23,7 @@ from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.lookup import check_collection, no_field, refuse_nothing
 from tensorglot.bson.mongodb import Progress, Query
 from tensorglot.bson.parquet import open_parquet
-from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet, place_text
+from tensorglot.bson.places import FileOrCollection, collection_at, is_collection, is_dump, is_parquet, place_text
 from tensorglot.bson.sources import Batch, Run, batches
 from tensorglot.bson.stored_columns import ColumnSource, PartBytes, open_column
 from tensorglot.containers.table import named
@@ -91,7 +91,7 @@ class Stream:
 
 
 @contextmanager
-def open_stream(place: Place, plan: ReadPlan) -> Iterator[Stream]:
+def open_stream(place: FileOrCollection, plan: ReadPlan) -> Iterator[Stream]:
     """Opens a place. The names of its fields are checked where it lists them."""
     if plan.filter is not None and not is_collection(place):
         raise InputError("filter= applies only to collections", rule="place.filter")

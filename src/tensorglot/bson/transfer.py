@@ -24,7 +24,7 @@ from tensorglot.bson.assemble import OnMissing
 from tensorglot.bson.coerce import DType
 from tensorglot.bson.embeddings import BATCH_NBYTES, ID, Digest, Embeddings, Ranges
 from tensorglot.bson.mongodb import Progress
-from tensorglot.bson.places import Place, is_collection, locate_files
+from tensorglot.bson.places import FileOrCollection, is_collection, locate_files
 from tensorglot.bson.quantize import find_ranges
 from tensorglot.bson.streams import ReadPlan, Stream, dump_batches, open_stream
 from tensorglot.bson.upload import Written
@@ -67,8 +67,8 @@ class Transfer(Record):
 
 
 def transfer(
-    source: Place,
-    target: Place,
+    source: FileOrCollection,
+    target: FileOrCollection,
     key: str | None = None,
     *,
     under: str | None = None,

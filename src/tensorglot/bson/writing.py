@@ -20,14 +20,21 @@ from tensorglot.bson.embeddings import ID, Embeddings, Ranges
 from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import Progress
 from tensorglot.bson.parquet import write_parquet
-from tensorglot.bson.places import Place, collection_at, is_collection, is_dump, is_parquet, locate_files, place_text
+from tensorglot.bson.places import (
+    FileOrCollection,
+    collection_at,
+    is_collection,
+    is_dump,
+    is_parquet,
+    locate_files,
+    place_text,
+)
 from tensorglot.bson.stored_columns import ColumnSpool, form_of, stored_name, tensor_of
 from tensorglot.bson.streams import HIGH, LOW
 from tensorglot.bson.upload import Written, documents, upload
 from tensorglot.containers.table import UNNAMED, Format, for_target
 from tensorglot.errors import Hint, InputError, escape
-from tensorglot.io.place import Place as FilePlace
-from tensorglot.io.place import as_place
+from tensorglot.io.place import Place, as_place
 from tensorglot.io.target import open_target
 from tensorglot.operations._sidecar import SetAside
 from tensorglot.operations.save import save
@@ -76,7 +83,7 @@ class Survey:
 class WritePlan:
     """Where embeddings go, and how."""
 
-    place: Place
+    place: FileOrCollection
     update: bool = False
     ranges: str | os.PathLike[str] | None = None
     dry_run: bool = False
@@ -108,7 +115,7 @@ class WritePlan:
 
 
 def write_embeddings(
-    place: Place,
+    place: FileOrCollection,
     embeddings: Embeddings,
     *,
     update: bool = False,
@@ -161,7 +168,7 @@ def _follow(batches: Iterable[Embeddings], rows: int, progress: Progress | None)
             progress(done, rows)
 
 
-def _write_file(file: FilePlace, survey: Survey, batches: Iterator[Embeddings]) -> None:
+def _write_file(file: Place, survey: Survey, batches: Iterator[Embeddings]) -> None:
     if is_parquet(file):
         write_parquet(file, survey.kinds, batches)
     elif is_dump(file):
@@ -178,7 +185,7 @@ def dump(batches: Iterable[Embeddings]) -> Iterator[bytes]:
             yield b"".join(documents(found.rows(begin, min(begin + _PIECE_ROWS, len(found)))))
 
 
-def _write_container(file: FilePlace, survey: Survey, batches: Iterator[Embeddings]) -> None:
+def _write_container(file: Place, survey: Survey, batches: Iterator[Embeddings]) -> None:
     """Writes the matrix batch by batch, then the columns. A tensor must be complete before the next one begins, so
     the columns are spooled meanwhile."""
     spec = for_target(file, None)[0]
@@ -201,7 +208,7 @@ def _write_container(file: FilePlace, survey: Survey, batches: Iterator[Embeddin
             out.add(survey.key + HIGH, survey.ranges[1])
 
 
-def _spools(file: FilePlace, survey: Survey, spec: Format, spools: ExitStack) -> dict[str, ColumnSpool]:
+def _spools(file: Place, survey: Survey, spec: Format, spools: ExitStack) -> dict[str, ColumnSpool]:
     """A file for each column, beside the target; for a URL, in the directory for temporary files."""
     directory = None if file.remote else os.path.dirname(os.path.realpath(file))  # noqa: PTH120
     made: dict[str, ColumnSpool] = {}

@@ -26,7 +26,7 @@ from tensorglot.io.aws_profile import from_profile
 from tensorglot.io.http import request
 from tensorglot.io.local import change_error
 from tensorglot.io.objects import Address, address_of, endpoint_of
-from tensorglot.io.storage_options import Given
+from tensorglot.io.storage_options import OptionsLike
 
 __all__ = ["MultipartUpload", "multipart_upload"]
 
@@ -146,7 +146,7 @@ class MultipartUpload:
         return f"{parts.scheme}://{parts.netloc}{parts.path}?{asked}", headers
 
 
-def multipart_upload(url: str, options: Given) -> MultipartUpload | None:
+def multipart_upload(url: str, options: OptionsLike) -> MultipartUpload | None:
     """An upload that is not begun yet; None if this module cannot make its requests."""
     if not url.startswith("s3://"):
         return None

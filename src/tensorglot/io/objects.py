@@ -24,7 +24,7 @@ from tensorglot.extras import library
 from tensorglot.io.aws_profile import from_profile
 from tensorglot.io.http import Answer, locate, status_error
 from tensorglot.io.hub import hub_url, token
-from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
+from tensorglot.io.storage_options import OptionsLike, StorageOptions, as_storage_options
 from tensorglot.io.urls import BUCKETS, shown, split_bucket, split_user
 
 __all__ = ["Address", "PreconditionFailed", "address_of", "endpoint_of", "guarded"]
@@ -125,7 +125,7 @@ class Address:
         return replace(self, server=answer.url, options=options), answer
 
 
-def address_of(url: str, options: Given) -> Address:
+def address_of(url: str, options: OptionsLike) -> Address:
     """The address of a URL for which `is_url` is true."""
     kept = as_storage_options(options)
     scheme = url.partition("://")[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tensorglot.arguments import as_path
-from tensorglot.io.storage_options import Given, StorageOptions, as_storage_options
+from tensorglot.io.storage_options import OptionsLike, StorageOptions, as_storage_options
 from tensorglot.io.urls import beside, file_path, has_credentials, is_url, last_name, shown
 
 __all__ = ["Place", "absolute", "as_place"]
@@ -91,7 +91,7 @@ def absolute(path: str) -> str:
     return os.path.join(folder, path)  # noqa: PTH118
 
 
-def as_place(place: object, options: Given = None) -> Place:
+def as_place(place: object, options: OptionsLike = None) -> Place:
     """Checks and parses what a caller passes as a path or URL. `options` apply to URLs only."""
     if isinstance(place, Place):
         return place

@@ -25,7 +25,7 @@ from tensorglot.errors import InputError, RemoteError
 from tensorglot.io.local import BaseSource, change_error
 from tensorglot.io.objects import Address, PreconditionFailed, address_of, guarded
 from tensorglot.io.ranges import GAP_NBYTES, HEADER_GAP_NBYTES, PIECE_NBYTES, Range, clamp, plan_ranges
-from tensorglot.io.storage_options import Given, StorageOptions
+from tensorglot.io.storage_options import OptionsLike, StorageOptions
 from tensorglot.io.urls import refuse_credentials
 from tensorglot.memory import cut
 from tensorglot.threads import REQUESTS, for_each_request
@@ -73,7 +73,7 @@ class RemoteSource(BaseSource):
 
     concurrency = REQUESTS
 
-    def __init__(self, url: str, options: Given = None, version: Version | None = None) -> None:
+    def __init__(self, url: str, options: OptionsLike = None, version: Version | None = None) -> None:
         """If the version is known, the first request is not made."""
         self._url = url
         self._address = address_of(url, options)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from tensorglot.errors import InputError
 
-__all__ = ["Given", "StorageOptions", "as_storage_options"]
+__all__ = ["OptionsLike", "StorageOptions", "as_storage_options"]
 
 _CLIENT = frozenset(
     {
@@ -109,10 +109,10 @@ class StorageOptions(Mapping[str, Any]):
         return {key: value for key, value in self._given.items() if key not in _CLIENT | _RETRY}
 
 
-Given: TypeAlias = Mapping[str, Any] | None
+OptionsLike: TypeAlias = Mapping[str, Any] | None
 
 
-def as_storage_options(given: Given) -> StorageOptions:
+def as_storage_options(given: OptionsLike) -> StorageOptions:
     """Checks what a caller passes as `storage_options`."""
     if isinstance(given, StorageOptions):
         return given

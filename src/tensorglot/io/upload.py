@@ -15,7 +15,7 @@ from typing import Any
 
 from tensorglot.io.objects import address_of, guarded
 from tensorglot.io.pieces import Piece, read_all
-from tensorglot.io.storage_options import Given
+from tensorglot.io.storage_options import OptionsLike
 from tensorglot.io.urls import check_target
 from tensorglot.memory import cut
 
@@ -33,7 +33,7 @@ class Upload:
     With `expect` the object must still have that ETag when it is replaced.
     """
 
-    def __init__(self, url: str, options: Given = None, *, expect: str | None = None) -> None:
+    def __init__(self, url: str, options: OptionsLike = None, *, expect: str | None = None) -> None:
         check_target(url)
         self._url = url
         self._address = address_of(url, options)

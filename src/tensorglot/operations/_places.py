@@ -8,26 +8,26 @@ from typing import Any, TypeVar, cast
 from tensorglot.arguments import as_path
 from tensorglot.errors import InputError
 from tensorglot.io.place import as_place
-from tensorglot.io.storage_options import Given
+from tensorglot.io.storage_options import OptionsLike
 
 __all__ = ["locate", "locate_each"]
 
 T = TypeVar("T")
 
 
-def locate(argument: T, options: Given) -> T:
+def locate(argument: T, options: OptionsLike) -> T:
     """A source or target; if it is a path or URL, or a list of them, each as a Place. Options need a URL."""
     if options is not None and not _has_url(argument):
         raise InputError("storage_options need a URL", rule="source.url")
     return cast("T", _located(argument, options))
 
 
-def locate_each(options: Given, *arguments: Any) -> list[Any]:
+def locate_each(options: OptionsLike, *arguments: Any) -> list[Any]:
     """`locate` for several arguments; if there are options, at least one argument must be a URL."""
     return locate(list(arguments), options)
 
 
-def _located(argument: object, options: Given) -> object:
+def _located(argument: object, options: OptionsLike) -> object:
     if isinstance(argument, (str, os.PathLike)):
         return as_place(argument, options)
     if isinstance(argument, (list, tuple)):
