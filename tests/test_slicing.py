@@ -23,7 +23,7 @@ from hypothesis.extra.numpy import array_shapes, basic_indices
 from numpy.typing import NDArray
 
 import tensorglot as tg
-from tensorglot.model import picking, slicing
+from tensorglot.model import advanced_indexing, slicing
 from tensorglot.model.archive import Archive
 from tensorglot.model.payload import Source
 from tensorglot.model.tensor import Tensor
@@ -142,7 +142,10 @@ def test_a_list_or_mask_along_one_axis_gives_what_numpy_gives(
     path.write_bytes(encoded)
     expected = array[index]
     for opened in OPENED.values():
-        with opened(encoded, path) as archive, patch.object(picking, "GAP_NBYTES", data.draw(st.integers(0, 20))):
+        with (
+            opened(encoded, path) as archive,
+            patch.object(advanced_indexing, "GAP_NBYTES", data.draw(st.integers(0, 20))),
+        ):
             assert_same(archive["x"][index], expected)
     for value in (array, np.array(array, dtype.newbyteorder(">"), order="F")):
         assert_same(tg.dynd.array(value)[index], expected)

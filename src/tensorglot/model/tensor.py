@@ -29,6 +29,7 @@ from tensorglot.errors import (
     human_nbytes,
 )
 from tensorglot.kernels.buffers import Exporter
+from tensorglot.model.advanced_indexing import pick
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import (
     PIECE_NBYTES,
@@ -41,7 +42,6 @@ from tensorglot.model.payload import (
     as_bytes,
     read_pieces,
 )
-from tensorglot.model.picking import pick
 from tensorglot.model.slicing import (
     ALL,
     Rows,

@@ -22,8 +22,8 @@ from tensorglot.io.local import BaseSource
 from tensorglot.memory import SCRATCH_NBYTES, allocate, scratch
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
+from tensorglot.model.nonzero_bools import stored_payload
 from tensorglot.model.payload import Buffer, Check, Composed, Encoded, FrameChecked, Rearranged, Source
-from tensorglot.model.truth import stored_payload
 from tensorglot.operations._digests import READ_NBYTES, Stretch, digest_rows, digests
 from tensorglot.operations._reads import InOrder, Piece, fill
 from tensorglot.threads import for_each

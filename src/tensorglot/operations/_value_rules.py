@@ -10,9 +10,9 @@ from collections.abc import Callable
 import numpy as np
 
 from tensorglot.errors import FormatError
+from tensorglot.model.nonzero_bools import stored_payload
 from tensorglot.model.payload import Encoded, as_bytes, buffers
 from tensorglot.model.tensor import Part, check_spare_bits
-from tensorglot.model.truth import stored_payload
 
 __all__ = ["check_bytes"]
 

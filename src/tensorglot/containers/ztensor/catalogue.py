@@ -24,9 +24,9 @@ from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, take_shapes
 from tensorglot.model.layouts import LAYOUTS, MX, QUANT_GROUP, Piece, arrange
 from tensorglot.model.names import Names
+from tensorglot.model.nonzero_bools import AnyNonZero
 from tensorglot.model.payload import Codec, Source
 from tensorglot.model.tensor import NESTED
-from tensorglot.model.truth import AnyNonZero
 from tensorglot.wire.cbor import Cursor
 
 __all__ = ["OPAQUE", "RAW", "ZSTD", "Catalogue", "splice_dims"]

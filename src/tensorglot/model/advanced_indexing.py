@@ -1,4 +1,4 @@
-"""Indexing by a list, an array or a mask along one axis, for tensors that are not in memory.
+"""Advanced indexing along one axis, by a list, an array or a mask, for tensors that are not in memory.
 
 The work is split in two. First the distinct positions along that axis are read, in runs of
 close positions, each run by a basic index. Then NumPy indexes the block that was read: it
