@@ -141,7 +141,7 @@ def to_value(value: Any, plan: Plan) -> Value:
         if node.kind is Kind.OPTION:
             valid = valid_rows(array)
             columns[node.id] = np.where(valid, np.arange(len(array)), -1)
-            stack.append((node.child, array, partial(_both, live, valid)))
+            stack.append((node.child, array, partial(_live_and_valid, live, valid)))
             continue
         _check_present(node, array, live)
         if node.kind is Kind.BLOCK:
@@ -175,7 +175,7 @@ def _refuse(node: Node, array: Any) -> InputError:
     return InputError(f"cannot convert Arrow's {array.type} to {node.type}", rule="dynd.value")
 
 
-def _both(live: Live, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _live_and_valid(live: Live, valid: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return valid if live is None else live() & valid
 
 

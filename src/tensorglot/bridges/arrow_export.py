@@ -64,7 +64,7 @@ def arrow_array(value: Value) -> Any:
     counts = value.counts()
     closed = _is_closed(value, counts)
     for node in value.plan.nodes:
-        for child, want in _inside(value, node, wanted[node.id], counts, offsets, closed):
+        for child, want in _needed_children(value, node, wanted[node.id], counts, offsets, closed):
             wanted[child.id] = want
     arrays: dict[int, Any] = {}
     for node in value.plan.inside_out():
@@ -85,7 +85,7 @@ def _is_closed(value: Value, counts: list[int]) -> bool:
     )
 
 
-def _inside(
+def _needed_children(
     value: Value, node: Node, want: _Wanted, counts: list[int], offsets: dict[int, Positions], closed: bool
 ) -> list[tuple[Node, _Wanted]]:
     """The values of its children that a node needs. The offsets of lists are collected in `offsets`."""

@@ -185,7 +185,7 @@ def from_columns(columns: Iterable[tuple[str, Type, Value]], rows: str, count: i
 def _read(array: Any, type: Type | None, rows: str) -> tuple[Type, Value]:
     """The rows of a column, of the type given if that fits, else of the type that Arrow has."""
     if type is not None:
-        whole = _whole(rows, len(array), type)
+        whole = _type_of_rows(rows, len(array), type)
         try:
             # The noted type fits if Arrow cannot tell it from the type that the column has.
             if _plain(type) == _plain(arrow.element_type(array)):
@@ -196,11 +196,11 @@ def _read(array: Any, type: Type | None, rows: str) -> tuple[Type, Value]:
         except (InputError, FormatError):  # another program has changed the table: use its Arrow types
             pass
     type = arrow.element_type(array)
-    whole = _whole(rows, len(array), type)
+    whole = _type_of_rows(rows, len(array), type)
     return type, arrow.to_value(array[0] if rows == "one" else array, plan_of(whole))
 
 
-def _whole(rows: str, count: int, row: Type) -> Type:
+def _type_of_rows(rows: str, count: int, row: Type) -> Type:
     return row if rows == "one" else ty.Var(row) if rows == "var" else ty.Fixed(count, row)
 
 

@@ -66,7 +66,7 @@ def from_tensor(
         raise NotExportable(
             f"the tensor is in CPU memory: dl_device must be {_CPU} or None", rule="dlpack.device", tensor=tensor.name
         )
-    held = _held(tensor)
+    held = _memory_of(tensor)
     if copy is False and held is None:
         raise NotExportable(
             "the tensor must be read from its file, which is a copy", rule="dlpack.copy", tensor=tensor.name
@@ -93,7 +93,7 @@ def from_tensor(
     return capsule
 
 
-def _held(tensor: Tensor) -> NDArray[Any] | None:
+def _memory_of(tensor: Tensor) -> NDArray[Any] | None:
     """The memory that contains the elements of a tensor; None if they must be read from a file."""
     part = tensor.parts.get("data") if tensor.layout == "dense" else None
     if part is None:

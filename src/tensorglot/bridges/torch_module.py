@@ -96,7 +96,7 @@ def load_model(
     as_device(device)
     state = _state(model)
     with their_errors(), open(filename, format=format, backend=backend) as archive:
-        others = _others(state, archive)
+        others = _other_names(state, archive)
         missing = [name for name in state if name not in archive and name not in others]
         unexpected = [name for name in archive if name not in state or others.get(name) == "unexpected"]
         if strict and (missing or unexpected):
@@ -161,7 +161,7 @@ def _wrong_names(model: str, missing: list[str], unexpected: list[str]) -> State
     return StateError("\n".join(lines), rule="torch.names")
 
 
-def _others(state: Mapping[str, torch.Tensor], archive: Archive) -> dict[str, Literal["same", "unexpected"]]:
+def _other_names(state: Mapping[str, torch.Tensor], archive: Archive) -> dict[str, Literal["same", "unexpected"]]:
     """Names whose memory is read under another name: "same", or "unexpected" if the file has other bytes for it."""
     found: dict[str, Literal["same", "unexpected"]] = {}
     for group in sharing_groups(state):

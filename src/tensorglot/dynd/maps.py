@@ -17,7 +17,7 @@ from tensorglot.arrays import prefix_sums
 from tensorglot.dynd.codec.encode import encode, varint
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.schema import Kind, Node, plan_of
-from tensorglot.dynd.value import Lists, Value, inside, lists_of_sizes, take
+from tensorglot.dynd.value import Lists, Value, lists_of_sizes, subtree, take
 from tensorglot.model.types.algebra import Bytes, Map, String
 
 __all__ = ["first_disorder", "sort_maps"]
@@ -70,7 +70,7 @@ def _sort(value: Value, node: Node) -> Value:
     columns = list(value.columns)
     columns[node.id] = lists_of_sizes(lists.stops - lists.starts, len(lists.starts))
     pairs = take(node.child, value.columns, np.array(order, np.int64))
-    for inner, column in zip(inside(node.child), pairs, strict=True):
+    for inner, column in zip(subtree(node.child), pairs, strict=True):
         columns[inner.id] = column
     return Value(value.plan, tuple(columns))
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorglot.arrays import prefix_sums
 from tensorglot.dynd.schema import HUGE, Kind, Node, Plan
 
-__all__ = ["Column", "Lists", "Positions", "Value", "child_need", "inside", "lists_of", "lists_of_sizes", "take"]
+__all__ = ["Column", "Lists", "Positions", "Value", "child_need", "lists_of", "lists_of_sizes", "subtree", "take"]
 
 Positions: TypeAlias = NDArray[np.int64]
 Picked: TypeAlias = "slice | Positions"
@@ -113,7 +113,7 @@ def lists_of_sizes(sizes: Iterable[int], count: int) -> Lists:
     return lists_of(prefix_sums(np.fromiter(sizes, np.int64, count)))
 
 
-def inside(root: Node) -> list[Node]:
+def subtree(root: Node) -> list[Node]:
     """A node and all below it, parents first: the order of the nodes of a plan of its type."""
     nodes = []
     stack = [root]
@@ -125,7 +125,7 @@ def inside(root: Node) -> list[Node]:
 
 
 def take(root: Node, columns: Sequence[Column], picked: Picked) -> list[Column]:
-    """The columns of some values of a node, in the order of `inside(root)`. `columns` has one per node of the plan."""
+    """The columns of some values of a node, in the order of `subtree(root)`. `columns` has one per node of the plan."""
     out: list[Column] = []
     stack: list[tuple[Node, Picked | None]] = [(root, picked)]
     while stack:

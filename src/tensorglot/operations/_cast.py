@@ -90,7 +90,7 @@ def _cast_real(values: Array, old: DType, new: np.dtype[Any]) -> tuple[Array, in
         near = cast_values.astype(np.float64)
         inside = np.isfinite(near) & (near < (2.0**63 if wide.dtype.kind == "i" else 2.0**64))
         lost = ~inside | (np.where(inside, near, 0).astype(wide.dtype) != wide)
-        overflow = ~np.isfinite(near) | _beyond(wide.astype(np.float64), new)
+        overflow = ~np.isfinite(near) | _exceeds_largest(wide.astype(np.float64), new)
     else:
         wide = values.astype(np.float64 if old.bits > 32 else np.float32)
         cast_values = wide.astype(new)
@@ -99,12 +99,12 @@ def _cast_real(values: Array, old: DType, new: np.dtype[Any]) -> tuple[Array, in
         if new.name not in _LARGEST and np.isfinite(back).all():  # so nothing overflowed, and nothing was NaN
             return cast_values, int(np.count_nonzero(differs)), 0
         lost = differs & ~(np.isnan(wide) & np.isnan(back))
-        overflow = ~np.isfinite(back) | ~np.isfinite(wide) | _beyond(wide, new)
+        overflow = ~np.isfinite(back) | ~np.isfinite(wide) | _exceeds_largest(wide, new)
     overflowed = int(np.count_nonzero(lost & overflow))
     return cast_values, int(np.count_nonzero(lost)) - overflowed, overflowed
 
 
-def _beyond(values: Array, new: np.dtype[Any]) -> Any:
+def _exceeds_largest(values: Array, new: np.dtype[Any]) -> Any:
     return np.abs(values) > _LARGEST[new.name] if new.name in _LARGEST else np.False_
 
 

@@ -81,11 +81,11 @@ def refer_to(source: Given, archive: Archive, options: OpenOptions) -> Reference
         )
     if isinstance(source, Archive):
         return Reference(source, options)
-    sent = tuple(map(_sent, source)) if isinstance(source, (list, tuple)) else _sent(source)
+    sent = tuple(map(_as_sendable, source)) if isinstance(source, (list, tuple)) else _as_sendable(source)
     return Reference(sent, options, file_stamp(archive.source) if isinstance(sent, Place) else None)
 
 
-def _sent(source: Any) -> Place | bytes:
+def _as_sendable(source: Any) -> Place | bytes:
     return source if isinstance(source, Place) else bytes(source)
 
 

@@ -99,7 +99,7 @@ def _load(
     threads: int | None,
     checks: RowChecks | None,
 ) -> dict[str, NDArray[Any] | Tensor]:
-    given = _given(index, rows, out)
+    given = _arrays_by_row(index, rows, out)
     fresh = rows[[row not in given for row in rows.tolist()]] if given else rows
     order = fresh[np.argsort(index.begins[fresh], kind="stable")]
     begins, ends = index.begins[order], index.ends[order]
@@ -177,7 +177,7 @@ def _compare_group(checks: RowChecks, rows: Rows, group: tuple[int, int]) -> Non
     checks.compare(rows.between(*group))
 
 
-def _given(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:
+def _arrays_by_row(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]]) -> dict[int, NDArray[Any]]:
     """The arrays of the caller by row."""
     given: dict[int, NDArray[Any]] = {}
     if not out:

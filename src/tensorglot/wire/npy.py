@@ -109,7 +109,7 @@ def _parse(data: bytes, rule: str, max_rank: int) -> Header:
         text = data[start:].decode("utf-8" if data[6] == 3 else "latin-1")
     except UnicodeDecodeError:
         raise FormatError("invalid UTF-8 in the header", rule=f"{rule}.header.utf8", offset=start) from None
-    value = _Parser(text, rule, start).whole()
+    value = _Parser(text, rule, start).parse()
     if not isinstance(value, dict) or value.keys() != {"descr", "fortran_order", "shape"}:
         raise FormatError(
             "the header is not a dict of descr, fortran_order and shape", rule=f"{rule}.header.keys", offset=start
@@ -243,7 +243,7 @@ class _Parser:
         self._offset = offset
         self._position = 0
 
-    def whole(self) -> Any:
+    def parse(self) -> Any:
         value = self._value(DEPTH)
         if self._text[self._position :].strip(" \n"):
             self._fail()

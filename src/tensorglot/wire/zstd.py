@@ -31,7 +31,6 @@ __all__ = [
     "LEVELS",
     "Frame",
     "Read",
-    "ahead",
     "compress",
     "compress_planes",
     "decode_frame",
@@ -39,6 +38,7 @@ __all__ = [
     "decode_stream",
     "decode_whole",
     "decoded_chunks",
+    "frames_ahead",
     "read_held",
     "scan",
 ]
@@ -205,7 +205,7 @@ def decoded_chunks(read: Read, frames: Sequence[Frame], nbytes: int) -> Iterator
     if len(frames) > 1 and largest <= _AHEAD_NBYTES // 4:
         several = batches(frames, lambda frame: frame.nbytes or 0, FRAME_NBYTES)
         most = _AHEAD_NBYTES // max(largest, FRAME_NBYTES)
-        for chunks in ordered_map(lambda batch: [_whole(read, frame) for frame in batch], several, ahead=most):
+        for chunks in ordered_map(lambda batch: [_decode_all(read, frame) for frame in batch], several, ahead=most):
             yield from chunks
         return
     position = 0
@@ -299,7 +299,7 @@ def _complete_frames(
     return frames, reached
 
 
-def _whole(read: Read, frame: Frame) -> memoryview:
+def _decode_all(read: Read, frame: Frame) -> memoryview:
     out = memoryview(bytearray(frame.nbytes or 0))
     decode_frame(read, frame, frame.nbytes or 0, 0, out)
     return out
@@ -519,6 +519,6 @@ def _context_nbytes(level: int) -> int:
     return parameters.estimated_compression_context_size()
 
 
-def ahead(level: int) -> int:
+def frames_ahead(level: int) -> int:
     """Returns how many frames may be compressed in advance, given the memory of each."""
     return max(1, _AHEAD_NBYTES // (_context_nbytes(level) + 2 * FRAME_NBYTES))

@@ -150,7 +150,7 @@ def compress(blobs: Sequence[Blob], level: int | None) -> Iterator[Iterator[Fram
         ]
 
     groups = batches(pieces(), lambda piece: len(piece[1]), zstd.FRAME_NBYTES)
-    frames = chain.from_iterable(ordered_map(compress_batch, groups, ahead=zstd.ahead(level)))
+    frames = chain.from_iterable(ordered_map(compress_batch, groups, ahead=zstd.frames_ahead(level)))
     return ((frame for _, frame in group) for _, group in groupby(frames, key=lambda pair: id(pair[0])))
 
 

@@ -65,7 +65,7 @@ def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
     if plan.root.charge > limits.void_count:
         raise void_error(limits, start)
     # Values of a fixed size in memory become views without running the kernel.
-    value = _whole(source, plan) or _Reader(source, plan, limits, depth).value()
+    value = _view_fixed_size(source, plan) or _Reader(source, plan, limits, depth).value()
     fault = first_fault(value, limits)
     if fault is not None:
         raise fault.error(_place(fault, source, start, plan, limits, depth))
@@ -80,7 +80,7 @@ def decode_all(data: Any, type: Type, limits: Limits = DEFAULT, depth: int = 0) 
     return value
 
 
-def _whole(source: Input, plan: Plan) -> Value | None:
+def _view_fixed_size(source: Input, plan: Plan) -> Value | None:
     """A value of a fixed size in memory, without copying it; None for all others."""
     nbytes = plan.root.nbytes
     if nbytes is None or not isinstance(source, Memory):

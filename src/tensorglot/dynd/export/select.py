@@ -29,7 +29,7 @@ from tensorglot.dynd.coerce.python import stored_order
 from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.schema import HUGE, Kind, Node, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
-from tensorglot.dynd.value import Column, Lists, Positions, Value, inside, lists_of_sizes, take
+from tensorglot.dynd.value import Column, Lists, Positions, Value, lists_of_sizes, subtree, take
 from tensorglot.errors import InputError, OutOfRange
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import (
@@ -76,11 +76,11 @@ def _batch(node: Node, columns: Sequence[Column], picked: slice | Positions) -> 
     """Some of the values of a node."""
     count = picked.stop - picked.start if isinstance(picked, slice) else len(picked)
     taken = take(node, columns, picked)
-    held = [column for inner, column in zip(inside(node), taken, strict=True) if inner.kind in _WITH_COLUMN]
+    held = [column for inner, column in zip(subtree(node), taken, strict=True) if inner.kind in _WITH_COLUMN]
     return _Batch(node.type, count, tuple(held))
 
 
-def _whole(tensor: Tensor) -> _Batch:
+def _batch_of(tensor: Tensor) -> _Batch:
     value = from_tensor(tensor)
     return _batch(value.plan.root, value.columns, slice(0, 1))
 
@@ -134,7 +134,7 @@ def _rows(batch: _Batch) -> _Rows | None:
 def select(tensor: Tensor, index: Any) -> Any:
     """What `tensor[index]` returns."""
     try:
-        return _result(_select(_whole(tensor), _items(index), alone=True), tensor.name)
+        return _result(_select(_batch_of(tensor), _items(index), alone=True), tensor.name)
     except OutOfRange as error:
         error.tensor = tensor.name or None
         raise
@@ -155,7 +155,7 @@ def rows(tensor: Tensor) -> Iterator[Any]:
 
 def _only(tensor: Tensor) -> _Rows:
     """The rows of the value of a tensor."""
-    found = _rows(_present(_whole(tensor)))
+    found = _rows(_present(_batch_of(tensor)))
     if found is None:
         raise TypeError(f"a value of {tensor.type} has no length")
     return found
