@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NoReturn, TypeAlias
 
-from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, UnsupportedError, escape
 
 __all__ = ["DTYPES", "MAGIC", "PICKLED", "PREFIX_NBYTES", "Header", "build", "header_nbytes", "parse"]
 
@@ -100,32 +100,33 @@ def header_nbytes(prefix: bytes, rule: str) -> int:
 
 def parse(data: bytes, rule: str, *, max_rank: int) -> Header:
     """Parses the header from all bytes before the data."""
-    return (_parse_again if len(data) <= _USUAL_NBYTES else _parse)(data, rule, max_rank)
-
-
-def _parse(data: bytes, rule: str, max_rank: int) -> Header:
-    start = 10 if data[6] == 1 else 12
     try:
-        text = data[start:].decode("utf-8" if data[6] == 3 else "latin-1")
+        return (_parse_again if len(data) <= _USUAL_NBYTES else _parse)(data, max_rank)
+    except TensorglotError as error:
+        error.rule = f"{rule}.{error.rule}"
+        error.offset = (10 if data[6] == 1 else 12) + (error.offset or 0)
+        raise
+
+
+def _parse(data: bytes, max_rank: int) -> Header:
+    """Errors have no format in their rule, and offsets in the text of the header."""
+    try:
+        text = data[10 if data[6] == 1 else 12 :].decode("utf-8" if data[6] == 3 else "latin-1")
     except UnicodeDecodeError:
-        raise FormatError("invalid UTF-8 in the header", rule=f"{rule}.header.utf8", offset=start) from None
-    value = _Parser(text, rule, start).parse()
+        raise FormatError("invalid UTF-8 in the header", rule="header.utf8") from None
+    value = _Parser(text).parse()
     if not isinstance(value, dict) or value.keys() != {"descr", "fortran_order", "shape"}:
-        raise FormatError(
-            "the header is not a dict of descr, fortran_order and shape", rule=f"{rule}.header.keys", offset=start
-        )
+        raise FormatError("the header is not a dict of descr, fortran_order and shape", rule="header.keys")
     shape, fortran_order = value["shape"], value["fortran_order"]
     if type(fortran_order) is not bool:
-        raise FormatError("fortran_order must be True or False", rule=f"{rule}.header.order", offset=start)
+        raise FormatError("fortran_order must be True or False", rule="header.order")
     if type(shape) is tuple and len(shape) > max_rank:
-        raise LimitError(
-            f"{len(shape)} dimensions exceed Limits.rank ({max_rank})", rule=f"{rule}.limit.rank", offset=start
-        )
+        raise LimitError(f"{len(shape)} dimensions exceed Limits.rank ({max_rank})", rule="limit.rank")
     if type(shape) is not tuple or any(type(size) is not int or size < 0 for size in shape):
-        raise FormatError("shape is not a tuple of non-negative integers", rule=f"{rule}.header.shape", offset=start)
-    dtype, descr, itemsize, big_endian = _element(value["descr"], rule, start)
+        raise FormatError("shape is not a tuple of non-negative integers", rule="header.shape")
+    dtype, descr, itemsize, big_endian = _element(value["descr"])
     if math.prod(size for size in shape if size) * max(1, itemsize) >= 1 << 63:
-        raise FormatError("the array would have 2**63 bytes or more", rule=f"{rule}.shape.product", offset=start)
+        raise FormatError("the array would have 2**63 bytes or more", rule="shape.product")
     return Header(dtype, descr, itemsize, big_endian, fortran_order, shape, _has_objects(value["descr"]))
 
 
@@ -162,14 +163,14 @@ DTYPES: dict[str, str] = {descr: name for name, descr in _DESCRS.items()}
 _SIMPLE = re.compile(r"([<>|])([biufcmMOSUV])(\d{0,9})(\[[0-9a-zA-Z/]{1,20}\])?", re.ASCII)
 
 
-def _element(descr: Descr, rule: str, offset: int) -> tuple[str | None, str, int, bool]:
+def _element(descr: Descr) -> tuple[str | None, str, int, bool]:
     """Returns our name of an element type, NumPy's, its size in bytes, and whether it is big-endian."""
-    itemsize, text = _measure(descr, rule, offset, DEPTH)
+    itemsize, text = _measure(descr, DEPTH)
     if isinstance(descr, str):
-        order, letter, digits = _match(descr, rule, offset)
+        order, letter, digits = _match(descr)
         name = _LETTERS.get(letter + digits)
         if name is not None and itemsize > 1 and order == "|":
-            raise FormatError(f"dtype {descr!r} needs a byte order ('<' or '>')", rule=f"{rule}.descr", offset=offset)
+            raise FormatError(f"dtype {descr!r} needs a byte order ('<' or '>')", rule="descr")
         return name, text, itemsize, order == ">" and itemsize > 1
     if len(descr) == 1 and len(descr[0]) == 2 and isinstance(descr[0][1], str):
         name, void = descr[0]
@@ -178,11 +179,11 @@ def _element(descr: Descr, rule: str, offset: int) -> tuple[str | None, str, int
     return None, text, itemsize, False
 
 
-def _match(descr: str, rule: str, offset: int) -> tuple[str, str, str]:
+def _match(descr: str) -> tuple[str, str, str]:
     """Splits a descr into byte order, letter and digits."""
     match = _SIMPLE.fullmatch(descr)
     if match is None or not (match[3] or match[2] == "O"):
-        raise FormatError(f"invalid NumPy dtype '{escape(descr, longest=40)}'", rule=f"{rule}.descr", offset=offset)
+        raise FormatError(f"invalid NumPy dtype '{escape(descr, longest=40)}'", rule="descr")
     return match[1], match[2], match[3]
 
 
@@ -193,32 +194,32 @@ def _has_objects(descr: Descr) -> bool:
     return any(_has_objects(field[1]) for field in descr)
 
 
-def _measure(descr: Descr, rule: str, offset: int, depth: int) -> tuple[int, str]:
+def _measure(descr: Descr, depth: int) -> tuple[int, str]:
     """Returns the size of an element in bytes, and its type as text."""
     if isinstance(descr, str):
-        _, letter, digits = _match(descr, rule, offset)
+        _, letter, digits = _match(descr)
         return int(digits or 0) * (4 if letter == "U" else 1), descr
     if not isinstance(descr, list) or not descr or depth == 0:
-        raise FormatError("invalid structured NumPy dtype", rule=f"{rule}.descr", offset=offset)
+        raise FormatError("invalid structured NumPy dtype", rule="descr")
     total, texts = 0, []
     for field in descr:
-        name, kind, shape = _field(field, rule, offset)
-        itemsize, text = _measure(kind, rule, offset, depth - 1)
+        name, kind, shape = _field(field)
+        itemsize, text = _measure(kind, depth - 1)
         total += itemsize * math.prod(shape)
         texts.append(f"{name}: {text}{list(shape) if shape else ''}")
     if total >= 1 << 31:
-        raise FormatError("the size of an element is 2 GiB or more", rule=f"{rule}.descr", offset=offset)
+        raise FormatError("the size of an element is 2 GiB or more", rule="descr")
     return total, f"[{', '.join(texts)}]"
 
 
-def _field(field: Any, rule: str, offset: int) -> tuple[str, Descr, tuple[int, ...]]:
+def _field(field: Any) -> tuple[str, Descr, tuple[int, ...]]:
     if type(field) is tuple and len(field) in (2, 3):
         name, kind, shape = field if len(field) == 3 else (*field, ())
         if isinstance(name, tuple) and len(name) == 2:
             name = name[1]
         if isinstance(name, str) and type(shape) is tuple and all(type(n) is int and 0 <= n < 1 << 31 for n in shape):
             return name, kind, shape
-    raise FormatError("invalid field of a structured dtype", rule=f"{rule}.descr", offset=offset)
+    raise FormatError("invalid field of a structured dtype", rule="descr")
 
 
 _TOKEN = re.compile(
@@ -237,10 +238,8 @@ _BRACKETS = {"(": ")", "[": "]", "{": "}"}
 class _Parser:
     """Recursive descent over the literals that a header may contain."""
 
-    def __init__(self, text: str, rule: str, offset: int) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
-        self._rule = rule
-        self._offset = offset
         self._position = 0
 
     def parse(self) -> Any:
@@ -250,11 +249,7 @@ class _Parser:
         return value
 
     def _fail(self) -> NoReturn:
-        raise FormatError(
-            "invalid syntax in the .npy header",
-            rule=f"{self._rule}.header.syntax",
-            offset=self._offset + self._position,
-        )
+        raise FormatError("invalid syntax in the .npy header", rule="header.syntax", offset=self._position)
 
     def _token(self) -> tuple[str, Any]:
         match = _TOKEN.match(self._text, self._position)

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, UnsupportedError, escape
 
 __all__ = [
     "ALIGNMENT",
@@ -193,6 +194,10 @@ class Directory:
 
     def locate(self, window: Window, chosen: Sequence[int]) -> list[Member]:
         """Reads and checks the local headers of the chosen members."""
+        with _prefix_rules(self.rule):
+            return self._locate(window, chosen)
+
+    def _locate(self, window: Window, chosen: Sequence[int]) -> list[Member]:
         entries, ends = self.entries, self.ends
         order = sorted(chosen, key=lambda i: entries[i].offset)
         descriptors = {ends[i] for i in order if entries[i].flags & _DESCRIPTOR}
@@ -200,13 +205,11 @@ class Directory:
         members: dict[int, Member] = {}
         for i in order:
             entry = entries[i]
-            data = _check_local(window, entry, self.begin, self.rule)
+            data = _check_local(window, entry, self.begin)
             stop = data + entry.stored
-            position = _check_descriptor(window, entry, stop, ends[i], self.rule)
+            position = _check_descriptor(window, entry, stop, ends[i])
             if position != ends[i]:
-                raise FormatError(
-                    "ZIP members overlap or have bytes between them", rule=f"{self.rule}.zip.span", offset=position
-                )
+                raise FormatError("ZIP members overlap or have bytes between them", rule="zip.span", offset=position)
             members[i] = Member(self.names[i], entry.method, entry.crc32, data, stop, entry.nbytes)
         return [members[i] for i in chosen]
 
@@ -221,48 +224,54 @@ def read_directory(
     read: Read, size: int, *, rule: str, max_members: int, max_directory: int, comment_nbytes: int = 0
 ) -> Directory:
     """Reads the central directory of an archive. Its `size` is without the comment."""
-    begin, end, count = _directory(read, size, comment_nbytes, rule)
-    if count > max_members:
-        raise LimitError(
-            f"{count} ZIP members exceed the limit of {max_members}", rule=f"{rule}.limit.members", offset=end
-        )
-    if end - begin > max_directory:
-        raise LimitError(
-            f"ZIP directory of {end - begin} bytes exceeds Limits.header_nbytes ({max_directory})",
-            rule=f"{rule}.limit.directory",
-            offset=begin,
-        )
-    if count * _CENTRAL.size > end - begin:
-        raise FormatError(
-            f"ZIP directory of {end - begin} bytes is too small for {count} members",
-            rule=f"{rule}.zip.count",
-            offset=end,
-        )
-    entries = _entries(read(begin, end - begin), begin, count, rule)
-    order = sorted(range(count), key=lambda i: entries[i].offset)
-    ends = [begin] * count
-    for i, following in pairwise(order):
-        ends[i] = entries[following].offset
-    if (entries[order[0]].offset if order else begin) != 0:
-        raise FormatError("bytes before the first ZIP member", rule=f"{rule}.zip.span", offset=0)
-    names = [_decode_name(entry.name, entry.offset, rule) for entry in entries]
-    _check_names(names, entries, rule)
-    return Directory(names, entries, ends, begin, rule)
+    with _prefix_rules(rule):
+        begin, end, count = _directory(read, size, comment_nbytes)
+        if count > max_members:
+            raise LimitError(f"{count} ZIP members exceed the limit of {max_members}", rule="limit.members", offset=end)
+        if end - begin > max_directory:
+            raise LimitError(
+                f"ZIP directory of {end - begin} bytes exceeds Limits.header_nbytes ({max_directory})",
+                rule="limit.directory",
+                offset=begin,
+            )
+        if count * _CENTRAL.size > end - begin:
+            raise FormatError(
+                f"ZIP directory of {end - begin} bytes is too small for {count} members", rule="zip.count", offset=end
+            )
+        entries = _entries(read(begin, end - begin), begin, count)
+        order = sorted(range(count), key=lambda i: entries[i].offset)
+        ends = [begin] * count
+        for i, following in pairwise(order):
+            ends[i] = entries[following].offset
+        if (entries[order[0]].offset if order else begin) != 0:
+            raise FormatError("bytes before the first ZIP member", rule="zip.span", offset=0)
+        names = [_decode_name(entry.name, entry.offset) for entry in entries]
+        _check_names(names, entries)
+        return Directory(names, entries, ends, begin, rule)
 
 
-def _directory(read: Read, size: int, comment_nbytes: int, rule: str) -> tuple[int, int, int]:
+@contextmanager
+def _prefix_rules(format: str) -> Iterator[None]:
+    """Adds the name of the format to the rules of this module's errors; errors of `read` have rules of their own."""
+    try:
+        yield
+    except TensorglotError as error:
+        if error.rule.startswith(("zip.", "limit.")):
+            error.rule = f"{format}.{error.rule}"
+        raise
+
+
+def _directory(read: Read, size: int, comment_nbytes: int) -> tuple[int, int, int]:
     """Returns the span of the central directory and its number of entries."""
     end = size - END_NBYTES
     if end < 0:
         raise TruncatedError(
-            f"file truncated: a ZIP archive needs {END_NBYTES} bytes, has {size}", rule=f"{rule}.zip.end", offset=0
+            f"file truncated: a ZIP archive needs {END_NBYTES} bytes, has {size}", rule="zip.end", offset=0
         )
     sign, disk, start_disk, here, count, nbytes, offset, comment = _END.unpack(read(end, END_NBYTES))
     if sign != _END_SIGN or comment != comment_nbytes:
         raise FormatError(
-            "no ZIP end record at the end of the file (truncated, or with a comment)",
-            rule=f"{rule}.zip.end",
-            offset=end,
+            "no ZIP end record at the end of the file (truncated, or with a comment)", rule="zip.end", offset=end
         )
     locator = end - _LOCATOR.size
     if locator >= _END64.size:
@@ -270,39 +279,33 @@ def _directory(read: Read, size: int, comment_nbytes: int, rule: str) -> tuple[i
         if sign64 == b"PK\6\7":
             end = locator - _END64.size
             plain = (disk, here, count, nbytes, offset)
-            disk, start_disk, here, count, nbytes, offset = _read_end64(read, end, (disk64, at, disks), plain, rule)
+            disk, start_disk, here, count, nbytes, offset = _read_end64(read, end, (disk64, at, disks), plain)
     if disk or start_disk or here != count:
-        raise FormatError("multi-disk ZIP archives are not supported", rule=f"{rule}.zip.disks", offset=end)
+        raise FormatError("multi-disk ZIP archives are not supported", rule="zip.disks", offset=end)
     if offset + nbytes != end:
-        raise FormatError("the ZIP directory does not end at the end record", rule=f"{rule}.zip.directory", offset=end)
+        raise FormatError("the ZIP directory does not end at the end record", rule="zip.directory", offset=end)
     return offset, end, count
 
 
-def _read_end64(
-    read: Read, end: int, located: tuple[int, int, int], plain: tuple[int, ...], rule: str
-) -> tuple[int, ...]:
+def _read_end64(read: Read, end: int, located: tuple[int, int, int], plain: tuple[int, ...]) -> tuple[int, ...]:
     """Reads the ZIP64 end record: two disk numbers, two counts of entries, size and offset of the directory."""
     sign, own, _, _, *fields = _END64.unpack(read(end, _END64.size))
     if sign != b"PK\6\6" or own != _END64.size - 12 or located != (0, end, 1):
-        raise FormatError("missing or invalid ZIP64 end record", rule=f"{rule}.zip.end64", offset=end)
+        raise FormatError("missing or invalid ZIP64 end record", rule="zip.end64", offset=end)
     _, _, _, count, nbytes, offset = fields
     full = (_FULL16, _FULL16, _FULL16, _FULL32, _FULL32)
     for plain_value, value, saturated in zip(plain, (0, count, count, nbytes, offset), full, strict=True):
         if plain_value not in (value, saturated):
-            raise FormatError(
-                "the ZIP and ZIP64 end records contradict each other", rule=f"{rule}.zip.end64", offset=end
-            )
+            raise FormatError("the ZIP and ZIP64 end records contradict each other", rule="zip.end64", offset=end)
     return tuple(fields)
 
 
-def _entries(directory: bytes, begin: int, count: int, rule: str) -> list[_Entry]:
+def _entries(directory: bytes, begin: int, count: int) -> list[_Entry]:
     entries = []
     position = 0
     for _ in range(count):
         if len(directory) - position < _CENTRAL.size:
-            raise FormatError(
-                "the ZIP directory ends inside an entry", rule=f"{rule}.zip.entry", offset=begin + position
-            )
+            raise FormatError("the ZIP directory ends inside an entry", rule="zip.entry", offset=begin + position)
         (
             sign, _, _, flags, method, _, _, crc32, stored, nbytes, name_nbytes, extra_nbytes, comment_nbytes,
             disk, _, _, offset,
@@ -310,30 +313,30 @@ def _entries(directory: bytes, begin: int, count: int, rule: str) -> list[_Entry
         at = position + _CENTRAL.size
         position = at + name_nbytes + extra_nbytes + comment_nbytes
         if sign != b"PK\1\2" or position > len(directory) or disk or comment_nbytes:
-            raise FormatError("invalid entry in the ZIP directory", rule=f"{rule}.zip.entry", offset=begin + at)
+            raise FormatError("invalid entry in the ZIP directory", rule="zip.entry", offset=begin + at)
         extra = directory[at + name_nbytes : at + name_nbytes + extra_nbytes]
-        nbytes, stored, offset = _apply_zip64(extra, (nbytes, stored, offset), begin + at, rule)
+        nbytes, stored, offset = _apply_zip64(extra, (nbytes, stored, offset), begin + at)
         entry = _Entry(directory[at : at + name_nbytes], flags, method, crc32, stored, nbytes, offset)
-        _check_entry(entry, begin + at, rule)
+        _check_entry(entry, begin + at)
         entries.append(entry)
     if position != len(directory):
         raise FormatError(
-            "trailing bytes after the entries of the ZIP directory", rule=f"{rule}.zip.entry", offset=begin + position
+            "trailing bytes after the entries of the ZIP directory", rule="zip.entry", offset=begin + position
         )
     return entries
 
 
-def _apply_zip64(extra: bytes, fields: tuple[int, ...], offset: int, rule: str) -> tuple[int, ...]:
+def _apply_zip64(extra: bytes, fields: tuple[int, ...], offset: int) -> tuple[int, ...]:
     """Replaces fields that did not fit 32 bits by those of the ZIP64 extra field, in their order."""
     found: bytes | None = None
     position = 0
     while position < len(extra):
         if len(extra) - position < 4:
-            raise FormatError("truncated ZIP extra field", rule=f"{rule}.zip.extra", offset=offset)
+            raise FormatError("truncated ZIP extra field", rule="zip.extra", offset=offset)
         kind, nbytes = struct.unpack_from("<HH", extra, position)
         position += 4 + nbytes
         if position > len(extra) or (kind == 1 and found is not None):
-            raise FormatError("truncated or duplicate ZIP extra field", rule=f"{rule}.zip.extra", offset=offset)
+            raise FormatError("truncated or duplicate ZIP extra field", rule="zip.extra", offset=offset)
         if kind == 1:
             found = extra[position - nbytes : position]
     values = list(fields)
@@ -341,57 +344,51 @@ def _apply_zip64(extra: bytes, fields: tuple[int, ...], offset: int, rule: str) 
     for i, field in enumerate(fields):
         if field == _FULL32 and found is not None:
             if len(found) < used + 8:
-                raise FormatError("the ZIP64 extra field lacks a value", rule=f"{rule}.zip.extra", offset=offset)
+                raise FormatError("the ZIP64 extra field lacks a value", rule="zip.extra", offset=offset)
             values[i] = int.from_bytes(found[used : used + 8], "little")
             used += 8
     return tuple(values)
 
 
-def _check_entry(entry: _Entry, offset: int, rule: str) -> None:
+def _check_entry(entry: _Entry, offset: int) -> None:
     if entry.flags & ~_KNOWN_FLAGS:
-        raise UnsupportedError(
-            "encrypted or patched ZIP members are not supported", rule=f"{rule}.zip.flags", offset=offset
-        )
+        raise UnsupportedError("encrypted or patched ZIP members are not supported", rule="zip.flags", offset=offset)
     if entry.method not in (STORED, DEFLATED):
         raise UnsupportedError(
             f"unsupported ZIP compression method {entry.method} (supported: stored, deflate)",
-            rule=f"{rule}.zip.method",
+            rule="zip.method",
             offset=offset,
         )
     if entry.method == STORED and entry.stored != entry.nbytes:
         raise FormatError(
-            f"stored ZIP member has two sizes, {entry.stored} and {entry.nbytes}",
-            rule=f"{rule}.zip.size",
-            offset=offset,
+            f"stored ZIP member has two sizes, {entry.stored} and {entry.nbytes}", rule="zip.size", offset=offset
         )
     if entry.method == DEFLATED and entry.nbytes > RATIO * entry.stored:
         raise FormatError(
-            f"deflate cannot expand {entry.stored} bytes to {entry.nbytes}",
-            rule=f"{rule}.zip.bomb",
-            offset=offset,
+            f"deflate cannot expand {entry.stored} bytes to {entry.nbytes}", rule="zip.bomb", offset=offset
         )
 
 
-def _check_local(window: Window, entry: _Entry, limit: int, rule: str) -> int:
+def _check_local(window: Window, entry: _Entry, limit: int) -> int:
     """Compares the local header with the directory; returns where the data begins."""
     if entry.offset + _LOCAL.size + len(entry.name) + entry.stored > limit:
-        raise TruncatedError("ZIP member extends past the ZIP directory", rule=f"{rule}.zip.span", offset=entry.offset)
+        raise TruncatedError("ZIP member extends past the ZIP directory", rule="zip.span", offset=entry.offset)
     sign, _, flags, method, _, _, crc32, stored, nbytes, name_nbytes, extra_nbytes = _LOCAL.unpack(
         window(entry.offset, _LOCAL.size)
     )
     data: int = entry.offset + _LOCAL.size + name_nbytes + extra_nbytes
     if sign != b"PK\3\4" or data + entry.stored > limit:
-        raise FormatError("no local header where the ZIP directory says", rule=f"{rule}.zip.local", offset=entry.offset)
+        raise FormatError("no local header where the ZIP directory says", rule="zip.local", offset=entry.offset)
     texts = window(entry.offset + _LOCAL.size, name_nbytes + extra_nbytes)
-    nbytes, stored = _apply_zip64(texts[name_nbytes:], (nbytes, stored), entry.offset, rule)
+    nbytes, stored = _apply_zip64(texts[name_nbytes:], (nbytes, stored), entry.offset)
     local = (texts[:name_nbytes], flags, method, crc32, stored, nbytes)
     listed = (entry.name, entry.flags, entry.method, entry.crc32, entry.stored, entry.nbytes)
     if local != listed and not (flags & _DESCRIPTOR and local[:3] == listed[:3] and not (crc32 or stored or nbytes)):
-        raise FormatError("local header contradicts the ZIP directory", rule=f"{rule}.zip.local", offset=entry.offset)
+        raise FormatError("local header contradicts the ZIP directory", rule="zip.local", offset=entry.offset)
     return data
 
 
-def _check_descriptor(window: Window, entry: _Entry, end: int, limit: int, rule: str) -> int:
+def _check_descriptor(window: Window, entry: _Entry, end: int, limit: int) -> int:
     """Returns where the next member must begin: after the data, or after its data descriptor."""
     if not entry.flags & _DESCRIPTOR or limit == end:
         return end
@@ -402,28 +399,24 @@ def _check_descriptor(window: Window, entry: _Entry, end: int, limit: int, rule:
             *sign, crc32, stored, nbytes = layout.unpack(window(end, layout.size))
             if sign in ([], [b"PK\7\x08"]) and (crc32, stored, nbytes) == (entry.crc32, entry.stored, entry.nbytes):
                 return limit
-    raise FormatError("missing or wrong data descriptor after a ZIP member", rule=f"{rule}.zip.descriptor", offset=end)
+    raise FormatError("missing or wrong data descriptor after a ZIP member", rule="zip.descriptor", offset=end)
 
 
-def _decode_name(name: bytes, offset: int, rule: str) -> str:
+def _decode_name(name: bytes, offset: int) -> str:
     try:
         return name.decode()
     except UnicodeDecodeError:
-        raise FormatError("invalid UTF-8 in the name of a ZIP member", rule=f"{rule}.zip.name", offset=offset) from None
+        raise FormatError("invalid UTF-8 in the name of a ZIP member", rule="zip.name", offset=offset) from None
 
 
-def _check_names(names: list[str], entries: list[_Entry], rule: str) -> None:
+def _check_names(names: list[str], entries: list[_Entry]) -> None:
     """Refuses duplicate names, and names that would escape the folder they are unpacked to (zip slip)."""
     seen: set[str] = set()
     for name, entry in zip(names, entries, strict=True):
         if name in seen:
-            raise FormatError(
-                f"duplicate ZIP member '{escape(name)}'", rule=f"{rule}.zip.duplicate", offset=entry.offset
-            )
+            raise FormatError(f"duplicate ZIP member '{escape(name)}'", rule="zip.duplicate", offset=entry.offset)
         if not is_safe(name):
-            raise FormatError(
-                f"unsafe path in a ZIP member: '{escape(name)}'", rule=f"{rule}.zip.path", offset=entry.offset
-            )
+            raise FormatError(f"unsafe path in a ZIP member: '{escape(name)}'", rule="zip.path", offset=entry.offset)
         seen.add(name)
 
 
