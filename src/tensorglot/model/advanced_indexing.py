@@ -80,7 +80,7 @@ class Picks:
         return [0, *(np.flatnonzero(apart) + 1).tolist(), len(self.positions)]
 
 
-def pick(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Picks | None:
+def pick(index: Index, shape: tuple[int, ...]) -> Picks | None:
     """Normalises an index with an array along one axis, or refuses it; None for a basic index."""
     if type(index) in _NO_ARRAYS:
         return None
@@ -92,13 +92,12 @@ def pick(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Pic
         raise OutOfRange(
             "an index can have a list, an array or a mask along one axis only; for several use .numpy()[…]",
             rule="index.arrays",
-            tensor=tensor,
         )
     ((place, array),) = arrays.items()
     # With a full slice in the place of the array, the rest is a basic index.
-    basic = select(tuple(slice(None) if i == place else item for i, item in enumerate(items)), shape, tensor)
+    basic = select(tuple(slice(None) if i == place else item for i, item in enumerate(items)), shape)
     axis = _axis(items, place, len(shape))
-    positions = _as_positions(array, shape[axis], axis, tensor)
+    positions = _as_positions(array, shape[axis], axis)
     distinct, inverse = np.unique(positions, return_inverse=True)
     in_order = positions.ndim == 1 and np.array_equal(positions, distinct) and 0 not in basic.finish
     chosen = slice(None) if in_order else inverse.reshape(positions.shape)
@@ -149,26 +148,21 @@ def _as_array(item: object) -> NDArray[Any] | None:
     return None
 
 
-def _as_positions(array: NDArray[Any], size: int, axis: int, tensor: str | None) -> NDArray[np.int64]:
+def _as_positions(array: NDArray[Any], size: int, axis: int) -> NDArray[np.int64]:
     """The positions that an array selects of an axis of that size."""
     if array.dtype == np.bool_:
         if array.shape != (size,):
             raise OutOfRange(
                 f"a mask must have the size of its axis: {list(array.shape)} for axis {axis} of size {size}",
                 rule="index.mask",
-                tensor=tensor,
             )
         return np.flatnonzero(array)
     if not array.size:
         return np.zeros(array.shape, np.int64)
     if array.dtype.kind not in "iu":
-        raise OutOfRange(
-            f"a list in an index must have integers or bools, not {array.dtype}", rule="index.basic", tensor=tensor
-        )
+        raise OutOfRange(f"a list in an index must have integers or bools, not {array.dtype}", rule="index.basic")
     wrong = (array >= size) | (array < -size if array.dtype.kind == "i" else False)
     if wrong.any():
-        raise OutOfRange(
-            f"index {array[wrong][0]} is out of range for axis {axis} of size {size}", rule="index.range", tensor=tensor
-        )
+        raise OutOfRange(f"index {array[wrong][0]} is out of range for axis {axis} of size {size}", rule="index.range")
     positions: NDArray[np.int64] = array.astype(np.int64)
     return np.where(positions < 0, positions + size, positions)

@@ -104,7 +104,7 @@ class Rows(NamedTuple):
     """Shape of the result."""
 
 
-def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Selection:
+def select(index: Index, shape: tuple[int, ...]) -> Selection:
     """Normalises an index as NumPy would, or refuses it."""
     items = index if isinstance(index, tuple) else (index,)
     ellipses = new = 0
@@ -113,9 +113,9 @@ def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> S
         new += item is None
     consumed = len(items) - ellipses - new
     if consumed > len(shape):
-        raise OutOfRange(f"too many indices: {consumed} for {len(shape)} dimensions", rule="index.rank", tensor=tensor)
+        raise OutOfRange(f"too many indices: {consumed} for {len(shape)} dimensions", rule="index.rank")
     if ellipses > 1:
-        raise OutOfRange("an index can have only one Ellipsis", rule="index.ellipsis", tensor=tensor)
+        raise OutOfRange("an index can have only one Ellipsis", rule="index.ellipsis")
     if not ellipses:
         items = (*items, Ellipsis)
 
@@ -130,28 +130,26 @@ def select(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> S
                 axes.append(Axis(0, 1, size))
                 finish.append(ALL)
         elif isinstance(item, slice):
-            axis, end = _slice_axis(item, shape[len(axes)], tensor)
+            axis, end = _slice_axis(item, shape[len(axes)])
             axes.append(axis)
             finish.append(end)
         else:
-            axes.append(_integer_axis(item, shape[len(axes)], len(axes), tensor))
+            axes.append(_integer_axis(item, shape[len(axes)], len(axes)))
             finish.append(0)
             integers += 1
     return Selection(tuple(axes), tuple(finish), not ellipses and integers == len(finish))
 
 
-def _slice_bounds(item: slice, size: int, tensor: str | None) -> tuple[int, int, int]:
+def _slice_bounds(item: slice, size: int) -> tuple[int, int, int]:
     """Start, stop and step."""
     try:
         return item.indices(size)
     except (TypeError, ValueError) as error:
-        raise OutOfRange(
-            f"invalid slice for an axis of size {size}: {error}", rule="index.slice", tensor=tensor
-        ) from error
+        raise OutOfRange(f"invalid slice for an axis of size {size}: {error}", rule="index.slice") from error
 
 
-def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice]:
-    start, stop, step = _slice_bounds(item, size, tensor)
+def _slice_axis(item: slice, size: int) -> tuple[Axis, slice]:
+    start, stop, step = _slice_bounds(item, size)
     count = len(range(start, stop, step))
     if not count:
         return Axis(0, 1, 0), ALL
@@ -160,34 +158,31 @@ def _slice_axis(item: slice, size: int, tensor: str | None) -> tuple[Axis, slice
     return Axis(start + (count - 1) * step, -step, count), slice(None, None, -1)
 
 
-def _integer_axis(item: object, size: int, axis: int, tensor: str | None) -> Axis:
+def _integer_axis(item: object, size: int, axis: int) -> Axis:
     if isinstance(item, (bool, np.bool_)) or (isinstance(item, np.ndarray) and item.ndim):
         raise OutOfRange(
             "an index must be integers, slices, Ellipsis, newaxis, and a list, an array or a mask along one axis",
             rule="index.basic",
-            tensor=tensor,
         )
     try:
         position = operator.index(item)  # type: ignore[arg-type]
     except TypeError as error:
-        raise OutOfRange(f"{type(item).__name__} is not a basic index", rule="index.basic", tensor=tensor) from error
+        raise OutOfRange(f"{type(item).__name__} is not a basic index", rule="index.basic") from error
     if not -size <= position < size:
-        raise OutOfRange(
-            f"index {position} is out of range for axis {axis} of size {size}", rule="index.range", tensor=tensor
-        )
+        raise OutOfRange(f"index {position} is out of range for axis {axis} of size {size}", rule="index.range")
     return Axis(position % size, 1, 1)
 
 
-def leading_rows(index: Index, shape: tuple[int, ...], tensor: str | None = None) -> Rows | None:
+def leading_rows(index: Index, shape: tuple[int, ...]) -> Rows | None:
     """The rows that an integer or a slice of step 1 selects along the first axis; None for any other index.
 
     A fast path for the most frequent index: one read, without computing strides.
     """
     if type(index) is slice and index.step in (None, 1) and shape:
-        start, stop, _ = _slice_bounds(index, shape[0], tensor)
+        start, stop, _ = _slice_bounds(index, shape[0])
         return Rows(start, (stop - start, *shape[1:])) if start < stop else Rows(0, (0, *shape[1:]))
     if type(index) is int and len(shape) > 1:
-        return Rows(_integer_axis(index, shape[0], 0, tensor).start, shape[1:])
+        return Rows(_integer_axis(index, shape[0], 0).start, shape[1:])
     return None
 
 

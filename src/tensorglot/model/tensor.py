@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import (
     FormatError,
     InputError,
+    OutOfRange,
     TensorglotError,
     TruncatedError,
     UnsupportedError,
@@ -140,16 +141,16 @@ class Part:
     def select(self, index: BasicIndex, tensor: str | None = None) -> Any:
         """What NumPy's `array[index]` would return, a scalar included. Reads only the bytes that it needs."""
         dtype = self.numpy_dtype(tensor)
-        rows = leading_rows(index, self.shape, tensor) if self._is_raw() else None
+        rows = leading_rows(index, self.shape) if self._is_raw() else None
         if rows is not None:
             return self._read_rows(rows, dtype, tensor)
-        picks = pick(index, self.shape, tensor)
+        picks = pick(index, self.shape)
         if picks is not None:
             if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
                 return self.array(tensor)[picks.index]
             read = partial(self.select, tensor=tensor)
             return picks.gather(read, self.shape, dtype.itemsize, decoding=isinstance(self.payload, Encoded))
-        selection = select(index, self.shape, tensor)
+        selection = select(index, self.shape)
         if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
             return self.array(tensor)[index]
         stored = self._stored(dtype)
@@ -174,7 +175,7 @@ class Part:
         """
         whole = out.shape == self.shape
         if isinstance(self.payload, Encoded) and isinstance(self.payload.codec, Composed):
-            self.payload.codec.fill(self.payload, select(tuple(index), self.shape, tensor).axes, out)
+            self.payload.codec.fill(self.payload, select(tuple(index), self.shape).axes, out)
             check_bool(out, tensor, self.offset)
         elif not out.size:
             return
@@ -199,7 +200,7 @@ class Part:
         payload = self.payload
         if not self._is_raw() or not isinstance(payload, Span) or payload.view(whole=False) is not None:
             return False
-        start, _, steps = select(tuple(index), self.shape, tensor).strided(c_strides(self.shape, out.itemsize))
+        start, _, steps = select(tuple(index), self.shape).strided(c_strides(self.shape, out.itemsize))
         done = read_in_place(payload, start, steps, out)
         if done:
             check_bool(out, tensor, self.offset)
@@ -457,7 +458,7 @@ class Tensor(Exporter):
             return self._export("select", index=index)
         try:
             return self._dense().select(index, self.name)
-        except TruncatedError as error:
+        except (OutOfRange, TruncatedError) as error:
             error.tensor = self.name
             raise
 

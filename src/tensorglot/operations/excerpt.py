@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.json import to_json
 from tensorglot.dynd.schema import check_void
-from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.errors import InputError, UnsupportedError, add_tensor_to_errors, escape
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.payload import PIECE_NBYTES, as_bytes
 from tensorglot.model.slicing import select
@@ -72,7 +72,8 @@ class _Region:
 
     @classmethod
     def of(cls, tensor: Tensor, index: IndexText) -> _Region:
-        return cls(select(index, tensor.shape, tensor.name).positions)
+        with add_tensor_to_errors(tensor.name):
+            return cls(select(index, tensor.shape).positions)
 
     @property
     def shape(self) -> tuple[int, ...]:
