@@ -211,13 +211,14 @@ class Packs:
     def read_many(self, digests: Sequence[bytes], codec: int = RAW) -> list[bytes]:
         """Many blocks, each compared with its digest. Small ones are found and decoded together."""
         found: list[bytes | None] = [None] * len(digests)
-        for group in self.table.by_record(digests):
-            if group.first.record.grouped:
-                with contextlib.suppress(*READ_ERRORS):  # gone or damaged: each is looked up again below
-                    data = self._group(group.first)
-                    for at, begin, nbytes in zip(group.positions, group.begins, group.sizes, strict=True):
-                        part = data[begin : begin + nbytes]
-                        _compare(digests[at], part)
+        groups = [group for group in self.table.by_record(digests) if group.first.record.grouped]
+        # Groups that are kept come first: the others push them out.
+        for group in sorted(groups, key=lambda group: group.first.place not in self._groups):
+            with contextlib.suppress(*READ_ERRORS):  # gone or damaged: each is looked up again below
+                data = self._group(group.first)
+                for at, begin, nbytes in zip(group.positions, group.begins, group.sizes, strict=True):
+                    part = data[begin : begin + nbytes]
+                    if blake3(part).digest() == digests[at]:
                         found[at] = part
         return [self.read(digest, codec) if part is None else part for digest, part in zip(digests, found, strict=True)]
 
