@@ -116,8 +116,8 @@ def _patch_packed(kernel: ModuleType, data: bytes) -> Any:
     before = memory.tobytes()
     done = []
     for undo in (False, True):
-        table = np.array([len(data), 0, 0], np.int64)
-        done.append(kernel.patch(data + b"\xff" * 8, table, undo, bytearray(8 * 1200), memory))
+        span = np.array([0, len(data)], np.int64)
+        done.append(kernel.patch(data + b"\xff" * 8, span, undo, bytearray(8 * 1200), memory))
     return done[0] == done[1] and (memory.tobytes() == before), done[0]
 
 

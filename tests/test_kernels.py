@@ -313,7 +313,7 @@ def packed_arguments(
     pack = importlib.import_module("tensorglot.kernels.packed").pack
     room = np.zeros(60_000, np.uint8)
     body = bytes(room[: max(8, pack(positions, split, width, room))])
-    data, ends = b"", []
+    data, spans = b"", []
     memory, undo, several = rng.randbytes(elements * width + rng.choice((0, 0, 1))), rng.random() < 0.5, 1
     if rng.random() < 0.3:
         several = rng.choice((0, 2, 4))
@@ -323,12 +323,14 @@ def packed_arguments(
             changed[rng.randrange(len(changed) if rng.random() < 0.6 else 8)] ^= 1 << rng.randrange(8)
         if rng.random() < 0.1:
             del changed[rng.randrange(len(changed)) :]
-        data += changed
-        ends += [len(data) + rng.choice((*[0] * 30, 1, -1))]
+        spans += [len(data), len(data) + len(changed) + rng.choice((*[0] * 30, 1, -1))]
+        data += changed + bytes(rng.choice((0, 0, 3)))
+        if rng.random() < 0.05:
+            spans[rng.randrange(len(spans))] = rng.choice((-1, 0, len(data), len(data) + 9, 1 << 62, -(1 << 63)))
     data += rng.choice((bytes(8), bytes(8), b"\xff" * 8, b"\xff" * 8, bytes(7)))
     room = 8 * elements * rng.choice((1, 1, 4)) // rng.choice((1, 1, 1, 3))
     return lambda: (
-        data, np.array(ends, np.int64), undo, np.zeros(room, np.uint8), np.frombuffer(memory, np.uint8).copy(),
+        data, np.array(spans, np.int64), undo, np.zeros(room, np.uint8), np.frombuffer(memory, np.uint8).copy(),
     )  # fmt: skip
 
 

@@ -226,7 +226,7 @@ def test_no_chunk_is_decoded_twice(whole: bool, store: Store, monkeypatch: pytes
         decode(encoding, body, out)
 
     with store.checkout("main") as archive:
-        monkeypatch.setattr("tensorglot.store.packs.decode", counted)
+        monkeypatch.setattr("tensorglot.store.chains.decode", counted)
         if whole:
             loaded = tg.load(archive)
             assert all(np.array_equal(loaded[name], w) for name, w in values.items())

@@ -111,3 +111,28 @@ def test_bases_larger_than_what_is_made_from_them(tmp_path: Path) -> None:
         with store.checkout("main") as archive:
             assert all(np.array_equal(archive[name].numpy(), w) for name, w in version.items())
     assert_clean(store)
+
+
+def test_a_base_that_chunks_share_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a small pack with many deltas from one base would take any amount of memory."""
+    rng = np.random.default_rng(7)
+    weights = rng.normal(0, 0.05, 200_000).astype(np.float32)
+    store = Store.create(tmp_path / "store")
+    store.commit("main", dict.fromkeys("abcd", weights))
+    stored = store.stats().stored_nbytes
+    versions = {name: weights.copy() for name in "abcd"}
+    for at, version in enumerate(versions.values()):
+        version[at::5000] += 1
+    store.commit("main", versions)
+    read = []
+    read_into = Directory.read_into
+
+    def counted(self: Directory, key: str, offset: int, out: memoryview) -> None:
+        read.append(len(out))
+        read_into(self, key, offset, out)
+
+    monkeypatch.setattr(Directory, "read_into", counted)
+    with store.checkout("main") as archive:
+        loaded = tg.load(archive)
+    assert all(np.array_equal(loaded[name], version) for name, version in versions.items())
+    assert stored / 2 < sum(read) < 1.5 * stored

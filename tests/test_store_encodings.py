@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import tensorglot as tg
 from bounds import MB, allocated_nbytes
 from tensorglot.store.encoder import Encoded, encode
-from tensorglot.store.encodings import IS_DELTA, Encoding, apply, apply_chain, decode
+from tensorglot.store.encodings import IS_DELTA, SPARE_NBYTES, Encoding, apply, apply_chain, decode
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
 
@@ -133,7 +133,7 @@ def test_a_delta_can_be_undone(width: int) -> None:
 def test_a_chain_of_deltas_is_their_application_in_order(widths: tuple[int, ...]) -> None:
     rng = np.random.default_rng(8)
     version = rng.integers(0, 256, 300_001, np.uint8)
-    base, deltas = bytearray(version), []
+    base, encodings, spans, bodies = bytearray(version), [], [], bytearray()
     for i in range(9):
         width = widths[i % len(widths)]
         old, elements = version.copy(), version[: len(version) // width * width].reshape(-1, width)
@@ -142,9 +142,11 @@ def test_a_chain_of_deltas_is_their_application_in_order(widths: tuple[int, ...]
         elements[chosen, 0] += rng.integers(1, 3 if i % 2 else 256, len(chosen), np.uint8)
         version[-1] ^= i
         encoded = encode(version.data, width, old.data)
-        deltas.append((int(encoded.encoding), memoryview(encoded.body)))
-    assert len({encoding for encoding, _ in deltas}) > 1
-    apply_chain(deltas, memoryview(base))
+        encodings.append(int(encoded.encoding))
+        spans.append((len(bodies), len(bodies) + len(encoded.body)))
+        bodies += encoded.body
+    assert len(set(encodings)) > 1
+    apply_chain(encodings, memoryview(bodies + bytes(SPARE_NBYTES)), np.array(spans, np.int64), memoryview(base))
     assert base == version.tobytes()
 
 

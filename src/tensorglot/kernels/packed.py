@@ -67,61 +67,82 @@ _ENOUGH_BITS = cython.declare(cython.int, 40)
 
 def patch(
     data: cython.const[cython.uchar][::1],
-    ends: cython.const[cython.longlong][::1],
+    spans: cython.const[cython.longlong][::1],
     undo: cython.bint,
     room: cython.uchar[::1],
     out: cython.uchar[::1],
 ) -> bool:
     """Applies packed deltas to `out`, one after the other; with `undo`, subtracts the differences instead.
 
-    `data` has the deltas one behind the other, each followed by the XOR of the bytes of `out` behind its last whole
-    element, and SPARE more bytes at the end; `ends` says where each delta ends in it. `room` is working memory:
-    CHANGE_NBYTES for each change of the delta that has most.
+    `spans` has the begin and end of each delta in `data`, which has SPARE more bytes behind each end. The last bytes of
+    a delta are the XOR of the bytes of `out` behind its last whole element. `room` is working memory: CHANGE_NBYTES for
+    each change of the delta that has most.
 
     Returns False for a delta that is malformed, changes an element that `out` does not have, or does not fit into
-    `room`, and for deltas of different widths. That delta then has changed nothing; those before it are applied.
+    `room`. That delta then has changed nothing; those before it are applied.
     """
-    count: cython.Py_ssize_t = len(ends)
-    width: cython.Py_ssize_t = data[0] & 15 if len(data) > 0 else 0
-    if count == 0 or len(out) == 0 or width not in (1, 2, 4):
+    count: cython.Py_ssize_t = len(spans) // 2
+    nbytes: cython.longlong = len(out)
+    if nbytes == 0:
         return False
-    elements: cython.longlong = len(out) // width
-    rest: cython.longlong = len(out) % width
     i: cython.Py_ssize_t
-    at: cython.longlong
-    begin: cython.longlong = 0
-    # Afterwards every delta has at least a head and the rest, and ends before the spare bytes.
     for i in range(count):
-        if not 8 + rest <= ends[i] - begin <= len(data) - _SPARE - begin:
+        if not (8 <= spans[2 * i + 1] <= len(data) - _SPARE and 0 <= spans[2 * i] <= spans[2 * i + 1] - 8):
             return False
-        begin = ends[i]
-    begin = 0
     if cython.compiled:
+        if count == 0:
+            return True
         source: cython.p_const_uchar = uchars_in(data)
-        stops: cython.p_const_longlong = longlongs_in(ends)
-        places: cython.p_uchar = uchars_out(room if len(room) > 0 else out)  # without room no position is written
+        edges: cython.p_const_longlong = longlongs_in(spans)
+        places: cython.p_uchar = uchars_out(room if len(room) > 0 else out)  # without room none is written
         target: cython.p_uchar = uchars_out(out)
         size: cython.longlong = len(room)
         fits: cython.bint = True
         with cython.nogil:
             for i in range(count):
-                fits = _apply(source, begin, stops[i] - rest, width, undo, elements, places, size, target)
+                fits = _apply_one(source, edges[2 * i], edges[2 * i + 1], undo, places, size, target, nbytes)
                 if not fits:
                     break
-                for at in range(rest):
-                    target[elements * width + at] ^= source[stops[i] - rest + at]
-                begin = stops[i]
         return bool(fits)
-    written, behind = np.frombuffer(out, f"<u{width}", elements), np.frombuffer(out, np.uint8)[len(out) - rest :]
-    for end in np.frombuffer(ends, np.int64).tolist():
-        unpacked = _unpack_with_numpy(memoryview(data)[begin : end - rest], width, elements)
+    for begin, end in np.frombuffer(spans, np.int64)[: 2 * count].reshape(count, 2).tolist():
+        width = data[begin] & 15
+        rest = nbytes % width if width in WIDTHS else 0
+        unpacked = _unpack_with_numpy(memoryview(data)[begin : end - rest], width, nbytes // width if width else 0)
         if unpacked is None or len(unpacked[0]) * CHANGE_NBYTES > len(room):
             return False
         positions, values = unpacked
         change = (values >> 1) ^ -(values & 1)
+        written = np.frombuffer(out, f"<u{width}", nbytes // width)
         written[positions] += (-change if undo else change).astype(written.dtype)
-        behind ^= np.frombuffer(data, np.uint8)[end - rest : end]
-        begin = end
+        np.frombuffer(out, np.uint8)[nbytes - rest :] ^= np.frombuffer(data, np.uint8)[end - rest : end]
+    return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _apply_one(
+    data: cython.p_const_uchar,
+    begin: cython.longlong,
+    end: cython.longlong,
+    undo: cython.bint,
+    places: cython.p_uchar,
+    room: cython.longlong,
+    target: cython.p_uchar,
+    nbytes: cython.longlong,
+) -> cython.bint:
+    """Applies the delta in the bytes `begin` to `end`, with the bytes behind the last whole element."""
+    width: cython.Py_ssize_t = data[begin] & 15
+    if width != 1 and width != 2 and width != 4:
+        return False
+    at: cython.longlong
+    rest: cython.longlong = nbytes % width
+    elements: cython.longlong = nbytes // width
+    if end - begin < 8 + rest or not _apply(data, begin, end - rest, width, undo, elements, places, room, target):
+        return False
+    for at in range(rest):
+        target[nbytes - rest + at] ^= data[end - rest + at]
     return True
 
 
@@ -152,8 +173,7 @@ def _apply(
     highs: cython.longlong
     at: cython.longlong
     if (
-        cython.cast(cython.Py_ssize_t, head & 15) != width
-        or low_bits > _MOST_BITS
+        low_bits > _MOST_BITS
         or value_bits > 8 * width
         or cython.cast(cython.longlong, head >> 15 & 31) > _MOST_BITS
         or exceptions > count
@@ -689,7 +709,7 @@ def _unpack_with_numpy(body: memoryview, width: int, elements: int) -> tuple[Num
     head = int.from_bytes(body[:8], "little")
     low_bits, value_bits, passed_bits = head >> 4 & 31, head >> 9 & 63, head >> 15 & 31
     count, exceptions = head >> 20 & 0x1FFFFF, head >> 41
-    if head & 15 != width or max(low_bits, passed_bits) > _MOST_BITS or value_bits > 8 * width:
+    if width not in WIDTHS or len(body) < 8 or max(low_bits, passed_bits) > _MOST_BITS or value_bits > 8 * width:
         return None
     bits = np.unpackbits(np.frombuffer(body, np.uint8), bitorder="little")
     at = 8 * HEAD_NBYTES

@@ -17,6 +17,7 @@ Physical, where bytes are:
     location.py     paths and URLs of stores
     pack.py         many blocks in one object, with its index
     lookup.py       where each block of all packs is
+    chains.py       decoding a block from a record in full and the deltas on it
     marks.py        which records are damaged
     packs.py        all packs: decoding and checking blocks
     salvage.py      a block from any copy that is intact

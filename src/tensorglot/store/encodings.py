@@ -43,6 +43,7 @@ __all__ = [
     "DELTAS",
     "IS_DELTA",
     "MAX_WIDTH",
+    "SPARE_NBYTES",
     "SPARSE_HEAD",
     "WORDS",
     "Encoding",
@@ -55,6 +56,7 @@ __all__ = [
 ]
 
 Array: TypeAlias = npt.NDArray[Any]
+Buffer: TypeAlias = "bytes | memoryview"
 
 
 class Encoding(IntEnum):
@@ -75,7 +77,8 @@ WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np
 
 _WAITING_NBYTES = 2 << 20
 """Sparse deltas are decoded together up to this size, and then applied in one call of the kernel."""
-_SPARE = bytes(packed.SPARE)
+SPARE_NBYTES = packed.SPARE
+"""Readable bytes that must follow the last delta of a chain."""
 
 
 def check_size(chunk: memoryview) -> None:
@@ -119,7 +122,8 @@ def apply(encoding: int, body: memoryview, out: memoryview, *, undo: bool = Fals
     body, out = memoryview(body).cast("B"), memoryview(out).cast("B")
     check_size(out)
     if encoding == Encoding.PACKED_DIFFERENCE:
-        _apply_packed([body], out, undo=undo)
+        whole = b"".join((body, bytes(SPARE_NBYTES)))
+        _apply_packed(whole, np.array((0, len(body)), np.int64), out, undo=undo)
         return
     parsed = _parse_delta(encoding, body, len(out))
     if parsed.patches:
@@ -128,32 +132,30 @@ def apply(encoding: int, body: memoryview, out: memoryview, *, undo: bool = Fals
         _apply_other(parsed, out, undo=undo)
 
 
-def apply_chain(deltas: Iterable[tuple[int, memoryview]], out: memoryview) -> None:
+def apply_chain(encodings: Sequence[int], data: memoryview, spans: npt.NDArray[np.int64], out: memoryview) -> None:
     """Applies deltas one after the other, neighbours of one kind in one call of a kernel.
 
-    After an error the contents of `out` are undefined.
+    `spans` has the begin and end of each body in `data`, which has SPARE_NBYTES more bytes. After an error the
+    contents of `out` are undefined.
     """
     out = memoryview(out).cast("B")
     check_size(out)
-    for width, several in groupby(deltas, _packed_width):
-        if width:
-            _apply_packed([body for _, body in several], out)
+    begin = 0
+    for is_packed, several in groupby(encodings, Encoding.PACKED_DIFFERENCE.__eq__):
+        alike = list(several)
+        end = begin + len(alike)
+        if is_packed:
+            _apply_packed(data, spans[begin:end].reshape(-1), out)
         else:
-            _apply_others(several, out)
+            bodies = [data[slice(*span)] for span in spans[begin:end].tolist()]
+            _apply_others(zip(alike, bodies, strict=True), out)
+        begin = end
 
 
-def _packed_width(delta: tuple[int, memoryview]) -> int:
-    """The width of the elements of a packed delta; 0 for other deltas, and for a packed one without a body."""
-    encoding, body = delta
-    return body[0] & 15 if encoding == Encoding.PACKED_DIFFERENCE and body else 0
-
-
-def _apply_packed(bodies: Sequence[memoryview], out: memoryview, *, undo: bool = False) -> None:
-    """Applies packed deltas whose elements have the same width."""
-    ends = np.fromiter(accumulate(map(len, bodies)), np.int64, len(bodies))
+def _apply_packed(data: Buffer, spans: npt.NDArray[np.int64], out: memoryview, *, undo: bool = False) -> None:
+    """Applies packed deltas; `spans` has the begin and end of each in `data`."""
     with scratch() as memory:
-        room = memory.room(SCRATCH_NBYTES, 0)
-        if not packed.patch(b"".join((*bodies, _SPARE)), ends, undo, room, out):
+        if not packed.patch(data, spans, undo, memory.room(SCRATCH_NBYTES, 0), out):
             raise _malformed("the bits are not those of a packed delta of elements that the chunk has")
 
 
@@ -206,8 +208,6 @@ class _Body(NamedTuple):
 def _parse_delta(encoding: int, body: memoryview, nbytes: int) -> _Body:
     if encoding not in IS_DELTA:
         raise _malformed(f"encoding {encoding} is {'no delta' if encoding in set(Encoding) else 'unknown'}")
-    if encoding == Encoding.PACKED_DIFFERENCE:
-        raise _short(packed.HEAD_NBYTES)
     parsed = _parse(encoding, body, nbytes)
     if DELTAS[Encoding(encoding)][1] and parsed.width not in WORDS:
         raise _malformed(f"differences need elements of 1, 2, 4 or 8 bytes, not {parsed.width}")

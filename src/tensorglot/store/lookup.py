@@ -17,15 +17,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.errors import FormatError
 from tensorglot.store.marks import Span
-from tensorglot.store.pack import PackIndex, Record
+from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record
+from tensorglot.wire.cid import DIGEST_NBYTES
 
-__all__ = ["Stored", "Table"]
+__all__ = ["Chains", "Stored", "Table"]
+
+_NONE, _SOUGHT = -1, -2
 
 
 class Stored(NamedTuple):
@@ -68,23 +72,50 @@ class LeftOut(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The blocks of several packs: many lookups are as quick in a thousand packs as in one."""
+    """The blocks and records of several packs: many lookups are as quick in a thousand packs as in one."""
 
     starts: NDArray[np.int64]
     """The first block of each pack."""
     digests: NDArray[np.uint8]
-    records: NDArray[np.uint32]
+    records: NDArray[np.int64]
+    """The record of each block, among the records of all packs."""
     begins: NDArray[np.uint32]
     sizes: NDArray[np.uint32]
+    offsets: NDArray[np.uint64]
+    """Of each record, as the following columns."""
+    stored: NDArray[np.uint32]
+    decoded: NDArray[np.uint32]
+    encodings: NDArray[np.uint8]
 
     @classmethod
     def of(cls, indexes: Sequence[PackIndex]) -> Columns:
-        starts = np.cumsum([0, *(len(index.digests) for index in indexes)])
-        words = (
-            np.concatenate([np.empty(0, np.uint32), *(index.blocks[name] for index in indexes)])
-            for name in ("record", "begin", "nbytes")
-        )
-        return cls(starts, np.concatenate([np.empty((0, 32), np.uint8), *(i.digests for i in indexes)]), *words)
+        starts = _starts([len(index.digests) for index in indexes])
+        records = _concatenate([index.blocks["record"] for index in indexes], "i8")
+        firsts = _starts([len(index.records["stored"]) for index in indexes])
+        records += np.repeat(firsts[:-1], np.diff(starts))
+        begins, sizes = (_concatenate([i.blocks[name] for i in indexes], "u4") for name in ("begin", "nbytes"))
+        kinds = {"offset": "u8", "stored": "u4", "decoded": "u4", "encoding": "u1"}
+        of_record = (_concatenate([i.records[name] for i in indexes], kind) for name, kind in kinds.items())
+        digests = np.concatenate([np.empty((0, DIGEST_NBYTES), np.uint8), *(index.digests for index in indexes)])
+        return cls(starts, digests, records, begins, sizes, *of_record)
+
+
+class Chains(NamedTuple):
+    """What blocks are decoded from: for each block the record in full, then the deltas on it. Columns of records:
+    a tuple for each record would make the garbage collector run."""
+
+    ends: list[int]
+    """Where the records of each block end."""
+    at: list[int]
+    """The position in the table of the block of each record."""
+    packs: list[int]
+    offsets: list[int]
+    stored: list[int]
+    """0 for a record that has more than the block: such groups are kept decoded."""
+    encodings: list[int]
+    sizes: list[int]
+    """Of the blocks."""
+    grouped: list[bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,8 +127,11 @@ class Table:
     keys: NDArray[np.uint64]
     packs: NDArray[np.int32]
     rows: NDArray[np.int32]
+    blocks: NDArray[np.int64]
+    """The row of each block in `columns`."""
     bases: NDArray[np.int32]
-    """The position of each block's base in this table; -1 for a block that is stored in full."""
+    """The position of each block's base in this table; _NONE for a block that is stored in full, _SOUGHT for a base
+    that is looked up when it is needed, because another block has the same key."""
     left_out: LeftOut
     columns: Columns
     """The columns of all packs, concatenated."""
@@ -105,24 +139,28 @@ class Table:
     @classmethod
     def of(cls, indexes: Mapping[str, PackIndex], damaged: Mapping[str, frozenset[Span]]) -> Table:
         found = list(indexes.values())
+        columns = Columns.of(found)
         keys = np.concatenate([np.empty(0, np.uint64), *(_keys(index.digests) for index in found)])
         packs = np.repeat(np.arange(len(found), dtype=np.int32), [len(index.digests) for index in found])
         rows = np.concatenate([np.empty(0, np.int32), *(np.arange(len(i.digests), dtype=np.int32) for i in found)])
         depths = np.concatenate([np.empty(0, np.uint8), *(i.records["depth"][i.blocks["record"]] for i in found)])
         if not depths.any() and not damaged:
             order, rest = np.argsort(keys, kind="stable"), np.empty(0, np.intp)
-            bases = np.full(len(keys), -1, np.int32)
+            bases = np.full(len(keys), _NONE, np.int32)
         else:
             order = np.lexsort((depths, keys))
-            base_keys = np.concatenate([np.empty(0, np.uint64), *map(_base_keys, found)])
+            wanted = np.concatenate([np.empty((0, DIGEST_NBYTES), np.uint8), *map(_base_digests, found)])
+            base_keys = _keys(wanted)
             marked = [_marked(index, damaged.get(name, ())) for name, index in indexes.items()]
             sound = ~np.concatenate([np.empty(0, np.bool_), *marked])
             decodable = _decodable(keys[order], depths[order], base_keys[order], sound[order])
             order, rest = order[decodable], order[~decodable]
-            bases = np.where(depths[order], keys[order].searchsorted(base_keys[order]), -1).astype(np.int32)
+            bases = np.where(depths[order], keys[order].searchsorted(base_keys[order]), _NONE).astype(np.int32)
+            deltas = np.flatnonzero(bases >= 0)
+            there = columns.digests[order[bases[deltas]]]
+            bases[deltas[(there != wanted[order[deltas]]).any(axis=1)]] = _SOUGHT
         left_out = LeftOut(keys[rest], packs[rest], rows[rest])
-        columns = Columns.of(found)
-        return cls(list(indexes), found, keys[order], packs[order], rows[order], bases, left_out, columns)
+        return cls(list(indexes), found, keys[order], packs[order], rows[order], order, bases, left_out, columns)
 
     def find(self, digest: bytes) -> int | None:
         """Where a block is in this table; of several copies, the one with the fewest deltas."""
@@ -147,44 +185,89 @@ class Table:
         pack = self.packs.item(at)
         return Stored(self.names[pack], self.indexes[pack].record(self.rows.item(at)))
 
-    def base(self, at: int, digest: bytes) -> int | None:
-        """Where the base of a delta is, which has this digest."""
-        base = self.bases.item(at)
-        return base if self._digest(base) == digest else self.find(digest)  # another block may have the same key
-
     def _digest(self, at: int) -> bytes:
-        digest: bytes = self.indexes[self.packs.item(at)].digests[self.rows.item(at)].tobytes()
+        digest: bytes = self.columns.digests[self.blocks.item(at)].tobytes()
         return digest
+
+    def positions(self, digests: Sequence[bytes]) -> NDArray[np.int64]:
+        """Where blocks are in this table; -1 for one that is not there."""
+        if not len(digests) or not len(self.keys):
+            return np.full(len(digests), -1)
+        wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_NBYTES)
+        keys = _keys(wanted)
+        at = np.minimum(self.keys.searchsorted(keys), len(self.keys) - 1)
+        at[self.keys[at] != keys] = -1
+        unlike = (at >= 0) & (self.columns.digests[self.blocks[at]] != wanted).any(axis=1)
+        for position in np.flatnonzero(unlike).tolist():  # another block has the same key
+            found = self.find(digests[position])
+            at[position] = -1 if found is None else found
+        return at
 
     def find_many(self, digests: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The pack and row of each block; pack -1 for one that is not there."""
-        packs, rows = np.full(len(digests), -1, np.int32), np.zeros(len(digests), np.int32)
-        if len(digests) and len(self.keys):
-            wanted = np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
-            at = np.minimum(self.keys.searchsorted(_keys(wanted)), len(self.keys) - 1)
-            hit = np.flatnonzero(self.keys[at] == _keys(wanted))
-            packs[hit], rows[hit] = self.packs[at[hit]], self.rows[at[hit]]
-            there = self.columns.digests[self.columns.starts[packs[hit]] + rows[hit]]
-            for position in hit[(there != wanted[hit]).any(axis=1)].tolist():  # another block has the same key
-                found = self.find(digests[position])
-                packs[position] = -1 if found is None else self.packs[found]
-                rows[position] = 0 if found is None else self.rows[found]
-        return packs, rows
+        at = self.positions(digests)
+        if not len(self.keys):
+            return at.astype(np.int32), at.astype(np.int32)
+        return np.where(at < 0, np.int32(-1), self.packs[at]), self.rows[at]
+
+    def chains(self, digests: Sequence[bytes]) -> Chains:
+        """What blocks are decoded from. KeyError(digest) for a block that is not there."""
+        links: list[int] = []
+        ends = []
+        for digest, at in zip(digests, self.positions(digests).tolist(), strict=True):
+            if at < 0:
+                raise KeyError(digest)
+            chain = [at]
+            while (at := self.bases.item(at)) != _NONE:
+                if len(chain) > MAX_DEPTH:
+                    raise FormatError(f"a chain of more than {MAX_DEPTH} deltas", rule="store.chain")
+                chain.append(self._find_base(chain[-1]) if at == _SOUGHT else at)
+                at = chain[-1]
+            links += chain[::-1]
+            ends.append(len(links))
+        blocks = self.blocks[links]
+        records, sizes = self.columns.records[blocks], self.columns.sizes[blocks]
+        grouped = sizes != self.columns.decoded[records]
+        return Chains(
+            ends,
+            links,
+            self.packs[links].tolist(),
+            self.columns.offsets[records].tolist(),
+            np.where(grouped, 0, self.columns.stored[records]).tolist(),
+            self.columns.encodings[records].tolist(),
+            sizes.tolist(),
+            grouped.tolist(),
+        )
+
+    def _find_base(self, at: int) -> int:
+        base = self.stored(at).record.base or b""
+        found = self.find(base)
+        if found is None:
+            raise KeyError(base)
+        return found
 
     def by_record(self, digests: Sequence[bytes]) -> Iterator[Together]:
         """The records that blocks are in, with their blocks; blocks that are not there are left out."""
-        packs, rows = self.find_many(digests)
-        here = np.flatnonzero(packs >= 0)
-        at = self.columns.starts[packs[here]] + rows[here]
-        order = np.lexsort((self.columns.records[at], packs[here]))
-        here, at = here[order], at[order]
-        packs, rows, records = packs[here], rows[here], self.columns.records[at]
-        cuts = np.flatnonzero((packs[1:] != packs[:-1]) | (records[1:] != records[:-1])) + 1
-        columns = here.tolist(), self.columns.begins[at].tolist(), self.columns.sizes[at].tolist()
-        for first, last in pairwise([0, *cuts.tolist(), len(here)]) if len(here) else ():
-            pack = packs.item(first)
-            stored = Stored(self.names[pack], self.indexes[pack].record(rows.item(first)))
-            yield Together(stored, *(column[first:last] for column in columns))
+        at = self.positions(digests)
+        here = np.flatnonzero(at >= 0)
+        if not len(here):
+            return
+        blocks = self.blocks[at[here]]
+        order = np.argsort(self.columns.records[blocks], kind="stable")
+        here, blocks = here[order], blocks[order]
+        cuts = np.flatnonzero(np.diff(self.columns.records[blocks])) + 1
+        columns = here.tolist(), self.columns.begins[blocks].tolist(), self.columns.sizes[blocks].tolist()
+        for first, last in pairwise([0, *cuts.tolist(), len(here)]):
+            yield Together(self.stored(int(at[here[first]])), *(column[first:last] for column in columns))
+
+
+def _starts(counts: Sequence[int]) -> NDArray[np.int64]:
+    """Where each of several columns begins, if they are concatenated; and where the last one ends."""
+    return np.cumsum([0, *counts])
+
+
+def _concatenate(columns: Sequence[NDArray[Any]], kind: str) -> NDArray[Any]:
+    return np.concatenate([np.empty(0, kind), *columns])
 
 
 def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -192,12 +275,12 @@ def _keys(digests: NDArray[np.uint8]) -> NDArray[np.uint64]:
     return keys
 
 
-def _base_keys(index: PackIndex) -> NDArray[np.uint64]:
-    """The key of the base of each block; 0 for one that has none."""
-    bases = np.append(_keys(index.bases), np.uint64(0))
+def _base_digests(index: PackIndex) -> NDArray[np.uint8]:
+    """The digest of the base of each block; zeros for one that has none."""
+    bases = np.concatenate([index.bases, np.zeros((1, DIGEST_NBYTES), np.uint8)])
     numbers = index.records["base"][index.blocks["record"]]
-    keys: NDArray[np.uint64] = bases[np.minimum(numbers, len(index.bases))]
-    return keys
+    digests: NDArray[np.uint8] = bases[np.minimum(numbers, len(index.bases))]
+    return digests
 
 
 def _marked(index: PackIndex, spans: Collection[Span]) -> NDArray[np.bool_]:

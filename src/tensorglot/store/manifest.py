@@ -17,7 +17,8 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
+from operator import ge
 
 from tensorglot.cached import cached_property
 from tensorglot.errors import FormatError
@@ -112,15 +113,14 @@ def parse_node(block: bytes) -> Node:
             cursor.pos += count * LINK_NBYTES
         elif key in ("names", "first"):
             leaf = key == "names"
-            names = [cursor.text("a name") for _ in range(cursor.count("names"))]
+            names = cursor.texts("a name", cursor.count("names"))
         else:
             raise _malformed()
     if names is None or links is None or len(names) != len(links if digests is None else digests):
         raise _malformed()
     if not (leaf or names):
         raise _malformed()
-    keys = [name.encode() for name in names]
-    if any(a >= b for a, b in pairwise(keys)):
+    if any(map(ge, names, names[1:])):  # code points are in the order of their UTF-8
         raise FormatError("the names of a manifest are not sorted, or not unique", rule="store.manifest.order")
     return Node(leaf, names, digests, links)
 

@@ -16,33 +16,29 @@ from __future__ import annotations
 import contextlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 from blake3 import blake3
 
 from tensorglot.errors import FormatError, IntegrityError, RemoteError, TensorglotError
-from tensorglot.memory import SCRATCH_NBYTES, Scratch, scratch
+from tensorglot.memory import scratch
 from tensorglot.store.backend import Backend
-from tensorglot.store.encodings import IS_DELTA, apply_chain, decode, wrong_base
-from tensorglot.store.lookup import Stored, Table
+from tensorglot.store.chains import Bodies, decode_chain, read_bodies
+from tensorglot.store.encodings import apply, decode
+from tensorglot.store.lookup import Chains, Stored, Table
 from tensorglot.store.marks import Marks, parse_marks
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
 from tensorglot.store.salvage import READ_ERRORS, Salvage, pack_key
 from tensorglot.threads import Lock, batches, for_each
-from tensorglot.wire.cid import CID, RAW
+from tensorglot.wire.cid import CHUNK_NBYTES, CID, RAW
 
 __all__ = ["MissingBlock", "Packs", "Stored", "pack_key"]
 
 CACHE_NBYTES = 32 << 20
 """Decoded groups of small blocks that are kept."""
-_GAP_NBYTES = 32 << 10
-"""Records with at most this many bytes between them are read by one request."""
-_PAGE = 4096
 _INDEXES = 64
 """Indexes of local packs that one thread reads at a time: reading one takes less time than starting a thread's job."""
-_EMPTY = memoryview(b"")
 _SUFFIX = ".pack"
 
 T = TypeVar("T")
@@ -215,13 +211,14 @@ class Packs:
     def read_many(self, digests: Sequence[bytes], codec: int = RAW) -> list[bytes]:
         """Many blocks, each compared with its digest. Small ones are found and decoded together."""
         found: list[bytes | None] = [None] * len(digests)
-        for group in self.table.by_record(digests):
-            if group.first.record.grouped:
-                with contextlib.suppress(*READ_ERRORS):  # gone or damaged: each is looked up again below
-                    data = self._group(group.first)
-                    for at, begin, nbytes in zip(group.positions, group.begins, group.sizes, strict=True):
-                        part = data[begin : begin + nbytes]
-                        _compare(digests[at], part)
+        groups = [group for group in self.table.by_record(digests) if group.first.record.grouped]
+        # Groups that are kept come first: the others push them out.
+        for group in sorted(groups, key=lambda group: group.first.place not in self._groups):
+            with contextlib.suppress(*READ_ERRORS):  # gone or damaged: each is looked up again below
+                data = self._group(group.first)
+                for at, begin, nbytes in zip(group.positions, group.begins, group.sizes, strict=True):
+                    part = data[begin : begin + nbytes]
+                    if blake3(part).digest() == digests[at]:
                         found[at] = part
         return [self.read(digest, codec) if part is None else part for digest, part in zip(digests, found, strict=True)]
 
@@ -275,14 +272,24 @@ class Packs:
         return bytes(out)
 
     def _read_each(self, wanted: Sequence[tuple[bytes, memoryview]]) -> None:
-        chains = [self._chain(digest) for digest, _ in wanted]
+        self._decode_each(wanted, _compare)
+
+    def _decode_each(
+        self, wanted: Sequence[tuple[bytes, memoryview]], decoded: Callable[[bytes, memoryview], None]
+    ) -> None:
+        """Decodes blocks, and calls `decoded` with each while it is in the cache."""
+        table = self.table
+        chains = self._chains(table, [digest for digest, _ in wanted])
+        names = [table.names[pack] for pack in chains.packs]
+        first = 0
         with scratch() as memory:
-            bodies = iter(self._bodies([link for chain in chains for link in chain], memory))
-            for (digest, out), chain in zip(wanted, chains, strict=True):
-                if chain[-1].record.nbytes != len(out):
+            bodies = read_bodies(self.backend, names, chains.offsets, chains.stored, memory)
+            for (digest, out), last in zip(wanted, chains.ends, strict=True):
+                if chains.sizes[last - 1] != len(out):
                     raise FormatError("a block does not have the size that the index says", rule="store.block.size")
-                self._decode(chain, list(islice(bodies, len(chain))), out)
-                _compare(digest, out)
+                decode_chain(chains, first, last, bodies, lambda at: self._block_of_group(table.stored(at)), out)
+                decoded(digest, out)
+                first = last
 
     def faults(self, pack: str, records: Sequence[Sequence[int]]) -> list[FormatError | None]:
         """What is wrong with records of a pack, each given by the rows of its blocks.
@@ -290,33 +297,40 @@ class Packs:
         Nothing is, if only the base of a delta is damaged or missing.
         """
         index = self.indexes[pack]
-        wholes = [Stored(pack, index.whole_record(rows[0])) for rows in records]
-        bodies: Sequence[memoryview | None] = [None] * len(wholes)
-        with contextlib.suppress(*READ_ERRORS):  # then each is read by itself
-            bodies = self._bodies(wholes)
-        return [
-            self._fault(whole, [(index.digests[row].tobytes(), *index.span(row)) for row in rows], body)
-            for whole, rows, body in zip(wholes, records, bodies, strict=True)
-        ]
+        wholes = [index.whole_record(rows[0]) for rows in records]
+        places = [pack] * len(wholes), [whole.offset for whole in wholes], [whole.stored for whole in wholes]
+        with scratch() as memory:
+            bodies: Bodies | None = None
+            with contextlib.suppress(*READ_ERRORS):  # then each is read by itself
+                bodies = read_bodies(self.backend, *places, memory)
+            found = []
+            for at, (whole, rows) in enumerate(zip(wholes, records, strict=True)):
+                blocks = [(index.digests[row].tobytes(), *index.span(row)) for row in rows]
+                if bodies is None or not self._is_intact(whole, blocks, bodies.body(at)):
+                    found.append(Salvage(self).fault(Stored(pack, whole), blocks))
+                else:
+                    found.append(None)
+        return found
 
-    def _fault(
-        self, whole: Stored, blocks: list[tuple[bytes, int, int]], body: memoryview | None
-    ) -> FormatError | None:
-        base = whole.record.base
-        try:
-            below = [] if base is None else self._chain(base)
-            if body is not None:
-                with scratch() as memory:
-                    room = memory.room(whole.record.nbytes, 0)
-                    self._decode([*below, whole], [*self._bodies(below), body], room)
-                    for digest, begin, nbytes in blocks:
-                        _compare(digest, room[begin : begin + nbytes])
-                return None
-        except FileNotFoundError:
-            return None  # collected meanwhile
-        except READ_ERRORS:
-            pass
-        return Salvage(self).fault(whole, blocks)
+    def _is_intact(self, whole: Record, blocks: list[tuple[bytes, int, int]], body: memoryview) -> bool:
+        """Whether a record has the right blocks, if its base is intact; True also if the pack is gone meanwhile."""
+        with scratch() as memory:
+            room = memory.room(CHUNK_NBYTES, 0)
+            try:
+                if whole.base is None:
+                    decode(whole.encoding, body, room[: whole.nbytes])
+                else:
+                    filled = self.locate(whole.base).record.nbytes
+                    self._decode_each([(whole.base, room[:filled])], lambda digest, block: None)
+                    room[filled : whole.nbytes] = bytes(max(0, whole.nbytes - filled))
+                    apply(whole.encoding, body, room[: whole.nbytes])
+                for digest, begin, nbytes in blocks:
+                    _compare(digest, room[begin : begin + nbytes])
+            except FileNotFoundError:
+                return True  # collected meanwhile
+            except READ_ERRORS:
+                return False
+        return True
 
     def locate(self, digest: bytes) -> Stored:
         """How a block is stored, which must be there."""
@@ -334,80 +348,19 @@ class Packs:
         damage = "".join(f"; damaged pack {name}: {error.message}" for name, error in list(self.unreadable.items())[:2])
         return MissingBlock(f"{what}{damage}", rule=rule)
 
-    def _chain(self, digest: bytes) -> list[Stored]:
-        """The record in full that a block begins with, and the deltas on it."""
-        table = self.table
-        at = table.find(digest)
-        if at is None:
-            raise self.missing(CID(digest))
-        chain = [table.stored(at)]
-        while (base := chain[-1].record.base) is not None:
-            if len(chain) > MAX_DEPTH:
-                raise FormatError(f"a chain of more than {MAX_DEPTH} deltas", rule="store.chain")
-            at = table.base(at, base)
-            if at is None:
-                raise self.missing(CID(base))
-            chain.append(table.stored(at))
-        return chain[::-1]
+    def _chains(self, table: Table, digests: Sequence[bytes]) -> Chains:
+        """What blocks are decoded from."""
+        try:
+            return table.chains(digests)
+        except KeyError as error:
+            raise self.missing(CID(error.args[0])) from error
 
     def chain(self, digest: bytes) -> list[tuple[bytes, Record]]:
         """The block in full that a block begins with, and the deltas on it up to the block itself."""
-        records = [stored.record for stored in self._chain(digest)]
+        table = self.table
+        records = [table.stored(at).record for at in self._chains(table, [digest]).at]
         digests = [*(record.base for record in records[1:]), digest]
         return [(one, record) for one, record in zip(digests, records, strict=True) if one is not None]
-
-    def _bodies(self, links: Sequence[Stored], memory: Scratch | None = None) -> list[memoryview]:
-        """The bytes of records, in `memory` if they fit; b"" for a block of a group, since groups are kept decoded.
-
-        Those of a batch of chunks lie together in the pack of each version, so four chunks with ten deltas each need
-        11 reads instead of 44: requests, in an object store.
-        """
-        bodies = [_EMPTY] * len(links)
-        places = [(pack, link.offset, link.stored, at) for at, (pack, link) in enumerate(links) if not link.grouped]
-        places.sort()
-        used, first = 0, 0
-        for last in range(1, len(places) + 1):
-            pack, offset, stored, _ = places[last - 1]
-            end = offset + stored
-            if last < len(places) and places[last][0] == pack and 0 <= places[last][1] - end <= _GAP_NBYTES:
-                continue
-            begin = places[first][1]
-            if memory is not None and used + _PAGE + end - begin <= SCRATCH_NBYTES:
-                data = memory.room(end - begin, begin, used)
-                self.backend.read_into(pack_key(pack), begin, data)
-                used += _PAGE + end - begin
-            else:
-                data = self.backend.read(pack_key(pack), begin, end - begin)
-            for _, offset, stored, at in places[first:last]:
-                bodies[at] = data[offset - begin : offset - begin + stored]
-            first = last
-        return bodies
-
-    def _decode(self, chain: Sequence[Stored], bodies: Sequence[memoryview], out: memoryview) -> None:
-        """A record in full, and the deltas on it, in place. A base of another size is cut, or followed by zeros."""
-        deltas = [_delta(link, body) for link, body in zip(chain[1:], bodies[1:], strict=True)]
-        sizes = [link.record.nbytes for link in chain]
-        if min(sizes) == len(out) == max(sizes):
-            self._decode_full(chain[0], bodies[0], out)
-            apply_chain(deltas, out)
-            return
-        with scratch() as memory:
-            room, filled = memory.room(max(sizes), 0), sizes[0]
-            self._decode_full(chain[0], bodies[0], room[:filled])
-            for nbytes, delta in zip(sizes[1:], deltas, strict=True):
-                if nbytes > filled:
-                    room[filled:nbytes] = bytes(nbytes - filled)
-                apply_chain([delta], room[:nbytes])
-                filled = nbytes
-            out[:] = room[: len(out)]
-
-    def _decode_full(self, stored: Stored, body: memoryview, out: memoryview) -> None:
-        if stored.record.grouped:
-            out[:] = self._block_of_group(stored)
-        elif stored.record.encoding in IS_DELTA:
-            raise wrong_base()
-        else:
-            decode(stored.record.encoding, body, out)
 
     def _block_of_group(self, stored: Stored) -> bytes:
         record = stored.record
@@ -438,14 +391,6 @@ class Packs:
 
 class MissingBlock(IntegrityError):
     """A block that something refers to is not in the store."""
-
-
-def _delta(stored: Stored, body: memoryview) -> tuple[int, memoryview]:
-    """The encoding and the body of a record that has a base."""
-    record = stored.record
-    if record.encoding not in IS_DELTA or record.grouped:
-        raise wrong_base()
-    return record.encoding, body
 
 
 def _index_or_error(backend: Backend, name: str) -> PackIndex | TensorglotError | None:

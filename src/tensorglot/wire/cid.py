@@ -172,9 +172,11 @@ def parse_digests(block: bytes, begin: int, count: int) -> tuple[int, list[bytes
     end = begin + count * LINK_NBYTES
     if not count or end > len(block):
         return None
-    heads = np.frombuffer(block, np.uint8, count * LINK_NBYTES, begin).reshape(count, -1)[:, :-DIGEST_NBYTES]
-    first = heads[0].tobytes()
-    if not (heads == heads[0]).all() or first[:-4] != LINK_HEAD or first[-2:] != bytes((BLAKE3, DIGEST_NBYTES)):
+    size = LINK_NBYTES - DIGEST_NBYTES
+    first = block[begin : begin + size]
+    if first[:-4] != LINK_HEAD or first[-2:] != bytes((BLAKE3, DIGEST_NBYTES)):
+        return None
+    if {block[at : at + size] for at in range(begin, end, LINK_NBYTES)} != {first}:
         return None
     codec = CID.from_bytes(block[begin + len(LINK_HEAD) : begin + LINK_NBYTES]).codec
     return codec, [block[at - DIGEST_NBYTES : at] for at in range(begin + LINK_NBYTES, end + 1, LINK_NBYTES)]
