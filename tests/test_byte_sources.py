@@ -204,3 +204,13 @@ def test_runs_of_which_a_system_call_reads_only_the_first_bytes(
         os.truncate(path, path.stat().st_size - 1500 * 8)
         with pytest.raises(tg.TruncatedError):
             archive["w"][:, 3]
+
+
+@pytest.mark.parametrize("kind", [FileSource, MmapSource])
+def test_a_pickled_file_that_has_changed_is_not_read(kind: type[FileSource | MmapSource], path: Path) -> None:
+    pickled = pickle.dumps(kind(path))
+    assert pickle.loads(pickled).read(10, 5) == DATA[10:15]
+    path.write_bytes(DATA[::-1] + b"more")
+    with pytest.raises(tg.InputError) as caught:
+        pickle.loads(pickled)
+    assert (caught.value.rule, caught.value.path) == ("source.changed", str(path))
