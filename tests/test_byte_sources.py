@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+from tensorglot.containers.dcp.directory import File, Section
 from tensorglot.io import local, stream
 from tensorglot.io.local import BaseSource, BufferSource, FileSource, MmapSource
 from tensorglot.io.stream import StreamSource
@@ -25,6 +26,7 @@ SOURCES: dict[str, Callable[[Path], BaseSource]] = {
     "file": FileSource,
     "mapped file": MmapSource,
     "file object": lambda path: StreamSource(io.BytesIO(DATA)),
+    "item of a file": lambda path: cast("BaseSource", Section(cast("File", BufferSource(b"a" + DATA + b"b")), 1, 101, "w")),
 }
 
 
