@@ -1045,3 +1045,21 @@ def test_many_small_blocks_that_are_longer_than_their_arrays_say(root: Path) -> 
         tg.load(f"store://{root}#main")
     assert caught.value.rule == "store.block.size"
     assert not Store(root).check(data=True).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("a base that is there, without a delta", "store.chain"),
+        ("a base with the key of another block", "store.block.missing"),
+        ("a delta without a base", "store.chain"),
+    ],
+)
+def test_a_delta_with_a_false_base_is_not_read(name: str, rule: str, root: Path) -> None:
+    PACKS[name](root)
+    with pytest.raises(tg.FormatError) as caught:
+        tg.load(f"store://{root}#main")
+    assert caught.value.rule == rule
+    with pytest.raises(tg.FormatError):
+        Store(root).push(_made(root.parent / "other"))
+    assert Store(root.parent / "other").refs() == {}
