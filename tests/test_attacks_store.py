@@ -46,6 +46,7 @@ Attack = Callable[[Path], None]
 
 DATA = np.arange(6, dtype=np.int32).tobytes()
 ARRAY = array_node("6 * int32", DATA)
+OTHER = bytes(range(100, 124))
 WITH_KEY_OF_DATA = CID(blake3(DATA).digest()[:8] + bytes(24), RAW)
 """Tables of packs are sorted by the first eight bytes of a digest."""
 
@@ -178,6 +179,12 @@ def orphan(pack: Pack) -> None:
     pack.records[0].base, pack.records[0].depth = bytes(32), 1
 
 
+def rebase(pack: Pack, base: bytes, encoding: Encoding) -> None:
+    """Says that the first record is a delta from a base, and adds another block."""
+    pack.add(OTHER)
+    pack.records[0].base, pack.records[0].depth, pack.records[0].encoding = base, 1, int(encoding)
+
+
 PACKS: dict[str, Attack] = {
     "no bytes": with_bytes(lambda data: b""),
     "the magic alone": with_bytes(lambda data: data[:8]),
@@ -220,6 +227,10 @@ PACKS: dict[str, Attack] = {
     "a delta without a base": set_record(encoding=int(Encoding.SPARSE_XOR)),
     "a delta without a base, of depth 3": set_record(encoding=int(Encoding.SPARSE_XOR), depth=3),
     "a base without a delta": set_record(base=bytes(32), depth=1),
+    "a base that is there, without a delta": with_pack(lambda pack: rebase(pack, blake3(OTHER).digest(), Encoding.RAW)),
+    "a base with the key of another block": with_pack(
+        lambda pack: rebase(pack, blake3(OTHER).digest()[:8] + bytes(24), Encoding.SPARSE_XOR)
+    ),
     "a base of depth 0": set_record(base=bytes(32), encoding=int(Encoding.SPARSE_XOR)),
     "a base that is not there": set_record(base=bytes(32), depth=1, encoding=int(Encoding.SPARSE_XOR)),
     "a base outside the table": with_pack(lambda pack: (setattr(pack, "bases", 0), orphan(pack))),
@@ -643,8 +654,8 @@ FOUND: dict[str, str] = {
     "a base of depth 0|a base outside the table|depth 255",
     "pack.block": "a block of no record|a block outside its record|a block that is larger than its record",
     "store.encoding": "an unknown encoding|a constant of no bytes|a small chunk as a megabyte",
-    "store.chain": "a delta without a base",
-    "store.chain.base": "a base without a delta|a base that is not there|a delta from itself|deltas in a circle|"
+    "store.chain": "a delta without a base|a base that is there, without a delta",
+    "store.chain.base": "a base with the key of another block|a base without a delta|a base that is not there|a delta from itself|deltas in a circle|"
     "deltas in a circle with depths|a chain of 40 deltas of depth 1|a chain of 40 deltas of depth 12|"
     "a chain of 40 deltas with one key",
     "store.block.hash": "blocks that do not match their names|two blocks with each other's names",
@@ -1013,3 +1024,42 @@ def test_a_store_behind_a_link(root: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(root)
     Store(tmp_path / "link").commit("main", {"a": np.ones(3)})
     assert tg.load(f"store://{root}#main")["a"].tolist() == [1, 1, 1]
+
+
+def test_tensors_of_2_to_the_63_bytes_in_all(root: Path) -> None:
+    """Each is smaller than that, and offsets beyond it would wrap."""
+    nodes, cid, size = tree(3)
+    array = array_node(f"{size} * uint8", cid, size)
+    names = leaf({f"w{i:02}": link(array) for i in range(-(-(1 << 63) // size))})
+    publish(root, *nodes, array, manifest=names)
+    with pytest.raises(tg.LimitError) as caught:
+        tg.open(f"store://{root}#main", limits=tg.Limits(store_ratio=1 << 62))
+    assert caught.value.rule == "store.size"
+
+
+def test_many_small_blocks_that_are_longer_than_their_arrays_say(root: Path) -> None:
+    """They are read together, where a longer block would move those after it."""
+    array = array_node("2 * int32", block_cid(DATA), 8)
+    publish(root, DATA, array, manifest=leaf({f"w{i:02}": link(array) for i in range(20)}))
+    with pytest.raises(tg.FormatError) as caught:
+        tg.load(f"store://{root}#main")
+    assert caught.value.rule == "store.block.size"
+    assert not Store(root).check(data=True).ok
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("a base that is there, without a delta", "store.chain"),
+        ("a base with the key of another block", "store.block.missing"),
+        ("a delta without a base", "store.chain"),
+    ],
+)
+def test_a_delta_with_a_false_base_is_not_read(name: str, rule: str, root: Path) -> None:
+    PACKS[name](root)
+    with pytest.raises(tg.FormatError) as caught:
+        tg.load(f"store://{root}#main")
+    assert caught.value.rule == rule
+    with pytest.raises(tg.FormatError):
+        Store(root).push(_made(root.parent / "other"))
+    assert Store(root.parent / "other").refs() == {}

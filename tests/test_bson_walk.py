@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 
 from bson_samples import EVERY_KIND, array, binary, document, element, string, vector
 from tensorglot import bson as vectors
-from tensorglot.bson import Int64, Raw, Vector, decode_document, encode_document
+from tensorglot.bson import Binary, Int64, Raw, Vector, decode_document, encode_document
 from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, TruncatedError
 from tensorglot.wire import bson as wire
 from tensorglot.wire.bson_fields import scan
+from tensorglot.wire.bson_vector import gather, row_of_head
 
 PAYLOAD = b"\x03\x00\x01\x02"
 BEFORE_AND_AFTER = [value.replace(b"k\0", bytes((97 + i,)) + b"\0", 1) for i, value in enumerate(EVERY_KIND.values())]
@@ -407,3 +409,30 @@ class TestNumbers:
                 wire.numbers(raw, 0, len(raw))
         short_keys = wire.view(array(*(element(0x10, "", bytes(4)) for _ in range(50))))
         assert wire.numbers(short_keys, 0, len(short_keys))[0].tolist() == [0] * 50
+
+
+@pytest.mark.parametrize("value", [object(), 1j, {1}, timedelta(1), [object()], {"inner": object()}])
+def test_values_that_bson_lacks_are_named(value: object) -> None:
+    with pytest.raises(InputError, match="BSON does not support (object|complex|set|timedelta)") as caught:
+        encode_document({"x": value})
+    assert caught.value.rule == "bson.value"
+
+
+@pytest.mark.parametrize("subtype", [0, 2])
+def test_a_binary_of_2_gib_is_refused_before_it_is_copied(subtype: int) -> None:
+    with mmap.mmap(-1, 1 << 31) as never_touched, memoryview(never_touched) as view:
+        fields = {"x": Binary(subtype, view)}  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="smaller than 2 GiB") as caught:
+            encode_document(fields)
+        assert caught.value.rule == "bson.length"
+        del fields, caught
+
+
+def test_a_vector_past_the_end_of_the_data_is_not_gathered() -> None:
+    row, out = row_of_head(6, 0x03, 0), bytearray(8)
+    gather(memoryview(b"\x03\x00abcd" * 2), np.array([0, 6]), row, memoryview(out))
+    assert out == b"abcdabcd"
+    for begins in ([0, 7], [-3, 0], [0, 1 << 62]):
+        with pytest.raises(InputError) as caught:
+            gather(memoryview(b"\x03\x00abcd" * 2), np.array(begins), row, memoryview(out))
+        assert caught.value.rule == "bson.vector.gather"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+from tensorglot.containers.dcp.directory import File, Section
 from tensorglot.io import local, stream
 from tensorglot.io.local import BaseSource, BufferSource, FileSource, MmapSource
 from tensorglot.io.stream import StreamSource
@@ -25,6 +26,7 @@ SOURCES: dict[str, Callable[[Path], BaseSource]] = {
     "file": FileSource,
     "mapped file": MmapSource,
     "file object": lambda path: StreamSource(io.BytesIO(DATA)),
+    "item of a file": lambda path: cast("BaseSource", Section(cast("File", BufferSource(b"a" + DATA + b"b")), 1, 101, "w")),
 }
 
 
@@ -182,3 +184,35 @@ def test_targets_that_take_bytes_in_odd_ways() -> None:
     for target in (object(), io.StringIO()):
         with pytest.raises(tg.InputError):
             tg.save(target, tensors, format="safetensors")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("nbytes", [1, 8])
+def test_runs_of_which_a_system_call_reads_only_the_first_bytes(
+    nbytes: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column is many short runs, which one call reads together with the gaps between them."""
+    tensors, preadv = {"w": np.arange(180_000).reshape(120, 1500)}, os.preadv
+    tg.save(path, tensors, format="safetensors")
+    calls = []
+
+    def read_less(fd: int, buffers: list[Any], offset: int) -> int:
+        calls.append(len(buffers))
+        return preadv(fd, [buffers[0][:nbytes]], offset)
+
+    monkeypatch.setattr(local.os, "preadv", read_less)
+    with tg.open(path) as archive:
+        assert (archive["w"][:, 3] == tensors["w"][:, 3]).all()
+        assert max(calls) > 100
+        os.truncate(path, path.stat().st_size - 1500 * 8)
+        with pytest.raises(tg.TruncatedError):
+            archive["w"][:, 3]
+
+
+@pytest.mark.parametrize("kind", [FileSource, MmapSource])
+def test_a_pickled_file_that_has_changed_is_not_read(kind: type[FileSource | MmapSource], path: Path) -> None:
+    pickled = pickle.dumps(kind(path))
+    assert pickle.loads(pickled).read(10, 5) == DATA[10:15]
+    path.write_bytes(DATA[::-1] + b"more")
+    with pytest.raises(tg.InputError) as caught:
+        pickle.loads(pickled)
+    assert (caught.value.rule, caught.value.path) == ("source.changed", str(path))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -261,3 +262,14 @@ def test_an_empty_name_is_a_name() -> None:
     arrays = tg.load(path, strict=True)
     assert list(arrays) == [""]
     assert tg.dumps(arrays, format="bintensors@1") == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [(lambda data: data[:-1], "bintensors.data.end"), (lambda data: data + b"\0", "bintensors.data.trailing")],
+)
+def test_a_header_of_both_layouts_with_values_of_neither(change: Callable[[bytes], bytes], rule: str) -> None:
+    data = change((REJECT / "s11_polyglot_v0_v1.bt").read_bytes())
+    with pytest.raises(tg.FormatError) as caught:
+        tg.loads(data)
+    assert caught.value.rule == rule

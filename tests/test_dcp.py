@@ -1007,3 +1007,33 @@ def test_the_classes_are_those_of_the_drop_in_module() -> None:
     from tensorglot.bridges import dcp
 
     assert (tg.torch.dcp.Writer, tg.torch.dcp.Reader) == (dcp.Writer, dcp.Reader)
+
+
+def test_an_index_without_its_directory_reads_no_tensor(tmp_path: Path) -> None:
+    save_boxes(tmp_path, "w", np.ones((2, 2)), [[1], []], ".zt")
+    with (
+        tg.open((tmp_path / "dcp.json").read_bytes()) as archive,
+        pytest.raises(tg.UnsupportedError, match="by its path") as caught,
+    ):
+        archive["w"].numpy()
+    assert caught.value.rule == "dcp.path"
+
+
+def test_an_empty_tensor_needs_no_box(tmp_path: Path) -> None:
+    write_index(tmp_path, tensors={"w": WHOLE | {"shape": [0, 2], "boxes": []}})
+    assert tg.load(tmp_path)["w"].shape == (0, 2)
+    assert tg.verify(tmp_path, deep=True).ok
+
+
+def test_big_endian_complex_numbers_are_unsupported(tmp_path: Path) -> None:
+    torch = needs("torch")
+    saved, item = io.BytesIO(), io.BytesIO()
+    torch.save(torch.tensor([1 + 2j, 3, 4], dtype=torch.complex64), saved)
+    with zipfile.ZipFile(saved) as source, zipfile.ZipFile(item, "w") as target:
+        for name in source.namelist():
+            target.writestr(name, b"big" if name.endswith("/byteorder") else source.read(name))
+    entry = ("complex64", *THREE[1:])
+    with TestItems().open(tmp_path, {"w": entry}, {"w": item.getvalue()}) as archive:
+        with pytest.raises(tg.UnsupportedError) as caught:
+            archive["w"].numpy()
+        assert (caught.value.rule, caught.value.tensor) == ("dcp.byteorder", "w")

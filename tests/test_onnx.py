@@ -375,3 +375,28 @@ def test_packed_varints(data: str, numbers: list[int] | None) -> None:
     """None where the last one is cut, or one has more than ten bytes."""
     found = decode_varints(np.frombuffer(bytes.fromhex(data), np.uint8))
     assert (None if found is None else found.tolist()) == numbers
+
+
+def test_long_metadata_and_operator_sets_that_are_repeated() -> None:
+    operators = field(8, field(1, b"ai.onnx.ml") + field(2, 3))
+    properties = field(14, field(1, b"short") + field(2, b"x")) + field(14, field(1, b"long") + field(2, b"y" * 9000))
+    with tg.open(model(X) + operators * 2 + properties, format="onnx") as archive:
+        found = archive.metadata
+    assert found is not None
+    assert (found["short"], found["long"], found["onnx.opset.ai.onnx.ml"]) == ("x", "y" * 9000, "3")
+
+
+def test_tensors_of_one_type_and_size_in_varints() -> None:
+    values = {name: np.array([number, -number]) for number, name in enumerate("abc")}
+    tensors = [tensor(name, 7, (2,), int64=b"".join(map(varint, array.tolist()))) for name, array in values.items()]
+    found = tg.loads(model(*tensors), format="onnx")
+    assert {name: array.tolist() for name, array in found.items()} == {k: v.tolist() for k, v in values.items()}
+
+
+@pytest.mark.parametrize("number", [1, 11])
+def test_a_field_at_any_place_of_what_is_read_at_a_time(number: int) -> None:
+    """The graph is read in windows of 64 KiB. Fields that are not initializers are skipped also at the end of one."""
+    following = field(number, bytes(20_000)) + field(5, tensor("last", raw=b"12345678"))
+    for filler in range((1 << 16) - 60, 1 << 16):
+        found = tg.loads(model(X, more=field(12, bytes(filler)) + following), format="onnx")
+        assert {name: array.tobytes() for name, array in found.items()} == {"x": bytes(8), "last": b"12345678"}

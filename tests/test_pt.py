@@ -841,3 +841,14 @@ class TestViews:
             tg.open(large, format="pt")
         loaded = tg.loads(large, format="pt", limits=tg.Limits(view_ratio=1 << 20))
         assert loaded["w"].shape == (1 << 20, 2)
+
+
+def test_opcodes_at_the_end_of_what_is_read_at_a_time() -> None:
+    """A pickle is read in steps, the first of 64 KiB: any opcode may begin in one and end in the next."""
+    for filler in range((64 << 10) - 60, 64 << 10):
+        value = {"f": "x" * filler, "a": 2**70, "b": 2.5, "c": -(2**40), "d": "y" * 300, "e": True, "g": 5}
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("v/data.pkl", pickle.dumps(value, protocol=2))
+        with tg.open(file.getvalue()) as found:
+            assert found.metadata == value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import multiprocessing
+import os
 import pickle
 import socket
 import time
@@ -262,6 +263,9 @@ class TestHostile:
         ("http://host:99999999/x", tg.InputError, "url.syntax"),
         ("http://[::1/x", tg.InputError, "url.syntax"),
         ("s3://", tg.InputError, "url.syntax"),
+        ("s3://bucket/a//x.bt", tg.InputError, "url.syntax"),
+        ("s3://bucket/../x.bt", tg.InputError, "url.syntax"),
+        ("gs://bucket/./x.bt", tg.InputError, "url.syntax"),
         ("hf://alone", tg.InputError, "url.hub"),
         ("file://other-host/x.bt", tg.InputError, "url.file"),
         ("x://y://z", tg.UnsupportedError, "url.scheme"),
@@ -434,3 +438,22 @@ class TestHub:
         hub.ways["/org/repo/resolve/main/m.safetensors"] = "fails_at_first"
         assert same(tg.load("hf://org/repo/m.safetensors"), TENSORS)
         assert len(hub.requests) > 1
+
+
+def test_a_distributed_checkpoint_in_a_forked_process(site: Site) -> None:
+    """The file of the tensor is opened by the child, which may not."""
+    boxes = [[0, "w", [0], [3]]]
+    index = {"tensorglot": "dcp", "version": 1, "files": ["0.zt"], "values": {}, "paths": {}}
+    index["tensors"] = {"w": {"dtype": "int64", "itemsize": 8, "shape": [3], "boxes": boxes}}
+    site.files["/c/dcp.json"] = json.dumps(index, separators=(",", ":")).encode()
+    site.files["/c/0.zt"] = tg.dumps({"w": np.arange(3)}, format="ztensor")
+    with tg.open(f"{site.url}/c/dcp.json") as archive:
+        child = os.fork()
+        if child == 0:
+            try:
+                archive["w"].numpy()
+            except tg.InputError as error:
+                os._exit(0 if error.rule == "source.fork" else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert archive["w"].numpy().tolist() == [0, 1, 2]

@@ -575,3 +575,21 @@ def test_the_index_of_a_million_tensors_is_not_refused_for_its_size(nbytes: int,
     with pytest.raises(tg.FormatError) as caught:
         tg.open(claimed)
     assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("size", [200, 900])
+def test_a_resized_chunk_without_a_body_is_its_base_cut_or_followed_by_zeros(size: int, tmp_path: Path) -> None:
+    """Our own deltas have a body there; others need not."""
+    old = {"x": np.arange(1, 601)}
+    new = {"x": np.resize(np.append(old["x"], np.zeros(300, np.int64)), size)}
+    _, index = mutants.split(made(old, new))
+    rows = np.frombuffer(index["rows"], mutants.ROW).copy()
+    rows["bodies"] = rows["checksum"] = 0
+    bare = mutants.join(b"tgdelta1", {**index, "rows": rows.tobytes(), "bodies": b""})
+    tg.store.patch(bare, old, tmp_path / "new.zt")
+    assert same(tg.load(tmp_path / "new.zt"), new)
+
+
+def test_a_delta_between_versions_without_tensors(tmp_path: Path) -> None:
+    tg.store.patch(made({}, {}), {}, tmp_path / "new.zt")
+    assert tg.load(tmp_path / "new.zt") == {}

@@ -432,3 +432,12 @@ def test_arguments_that_are_refused(data: bytes, width: int, rule: str) -> None:
     with pytest.raises(tg.InputError) as caught:
         encode(memoryview(data), width)
     assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("encoding", sorted(IS_DELTA))
+def test_a_delta_without_a_body_is_refused_and_changes_nothing(encoding: int) -> None:
+    for call in (lambda out: apply(encoding, view(b""), out), lambda out: apply_chain([(encoding, view(b""))], out)):
+        held = bytearray(b"12345678")
+        with pytest.raises(tg.FormatError) as caught:
+            call(memoryview(held))
+        assert (caught.value.rule, held) == ("store.encoding", b"12345678")

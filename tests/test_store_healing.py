@@ -18,9 +18,26 @@ from blake3 import blake3
 
 import tensorglot as tg
 from bounds import seconds
-from stores import Pack, assert_clean, files, flip, packs, same_tensors, step, stray_files, tensors
+from stores import (
+    Pack,
+    array_node,
+    assert_clean,
+    commit_node,
+    files,
+    flip,
+    leaf,
+    link,
+    packs,
+    same_tensors,
+    step,
+    stray_files,
+    tensors,
+    write_ref,
+)
 from tensorglot.io.local import FileSource
 from tensorglot.store import Store
+from tensorglot.store.backend import Directory
+from tensorglot.store.encoder import encode
 
 FIRST = tensors(1)
 SECOND = step(FIRST, 1)
@@ -296,3 +313,67 @@ def test_a_truncated_pack_that_nothing_needs_is_collected(root: Path) -> None:
     assert_clean(Store(root))
     assert Store(root).collect(0).packs == 1
     assert_clean(Store(root))
+
+
+BASE = np.arange(3000, dtype=np.int32)
+CHANGED = np.where(BASE % 100 == 0, -BASE, BASE)
+
+
+def two_copies_of_a_delta(root: Path, damage: str) -> None:
+    """The packs `a-0` and `b-0` have the same delta; its base is in `a-0`. What is named is damaged."""
+    Store.create(root)
+    base, changed = BASE.tobytes(), CHANGED.tobytes()
+    encoded = encode(memoryview(changed), 4, memoryview(base))
+    for name in ("a", "b"):
+        pack = Pack()
+        body = bytes(len(encoded.body)) if damage == name else bytes(encoded.body)
+        pack.add(changed, body=body, encoding=int(encoded.encoding), base=blake3(base).digest(), depth=1)
+        if name == "a":
+            array = array_node("3000 * int32", changed)
+            names = leaf({"w": link(array)})
+            commit = commit_node(link(names))
+            pack.add(base, body=bytes(len(base)) if damage == "base" else base)
+            for node in (array, names, commit):
+                pack.add(node)
+            write_ref(root, "main", link(commit))
+        pack.write(root, f"{name}-0")
+
+
+@pytest.mark.parametrize("damage", ["none", "a", "b"])
+def test_any_copy_of_a_delta_is_read(damage: str, tmp_path: Path) -> None:
+    two_copies_of_a_delta(tmp_path / "store", damage)
+    assert (Store(tmp_path / "store").checkout("main")["w"].numpy() == CHANGED).all()
+    problems = Store(tmp_path / "store").check(data=True).problems
+    assert [f"packs/{damage}-0.pack" in str(problem) for problem in problems] == [True] * (damage != "none")
+
+
+def test_a_damaged_base_of_every_copy_is_named(tmp_path: Path) -> None:
+    two_copies_of_a_delta(tmp_path / "store", "base")
+    with pytest.raises(tg.IntegrityError) as caught:
+        Store(tmp_path / "store").checkout("main")["w"].numpy()
+    assert (caught.value.rule, caught.value.path) == ("store.block.hash", "packs/a-0.pack")
+    (problem,) = Store(tmp_path / "store").check(data=True).problems
+    assert "packs/a-0.pack" in str(problem)
+
+
+@pytest.mark.parametrize("damage", ["a", "b"])
+def test_a_server_that_fails_while_other_copies_are_read_is_no_damage(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_copies_of_a_delta(tmp_path / "store", damage)
+    archive = Store(tmp_path / "store").checkout("main")
+    sound = f"packs/{'b' if damage == 'a' else 'a'}-0.pack"
+    for method in ("read", "read_into"):
+        monkeypatch.setattr(Directory, method, refusing(getattr(Directory, method), sound))
+    with pytest.raises(tg.RemoteError) as caught:
+        archive["w"].numpy()
+    assert caught.value.rule == "remote.timeout"
+
+
+def refusing(read: Callable[..., Any], pack: str) -> Callable[..., Any]:
+    def refuse(backend: Directory, key: str, *arguments: Any) -> Any:
+        if key == pack:
+            raise tg.RemoteError("the server did not answer in time", rule="remote.timeout", path=key)
+        return read(backend, key, *arguments)
+
+    return refuse

@@ -13,6 +13,8 @@ import pytest
 import tensorglot as tg
 from stores import assert_clean, files, flip, packs, same_tensors, step, tensors
 from tensorglot.store import Store
+from tensorglot.store.backend import Directory
+from tensorglot.store.pack import MAX_DEPTH, read_index
 from tensorglot.wire.cid import CID, DAG_CBOR, block_cid, encode_node
 
 
@@ -386,4 +388,46 @@ def test_a_small_chunk_of_every_size_of_a_delta_chain(here: Store, there: Store,
     there.collect(0)
     there.repack(0)
     assert same_tensors(there.checkout("end"), versions[-1])
+    assert_clean(there)
+
+
+def test_deltas_of_a_bundle_that_is_received_twice(here: Store, there: Store, tmp_path: Path) -> None:
+    versions = steps(here, 2)
+    here.push(tmp_path / "there")
+    have = here.show("main").cid
+    versions += steps_from(here, versions[-1], 2)
+    here.bundle(tmp_path / "part.car", "main", have=have)
+    made = there.unbundle(tmp_path / "part.car")
+    stored = there.stats().stored_nbytes
+    assert there.unbundle(tmp_path / "part.car") == made
+    assert there.stats().stored_nbytes == stored, "nothing is stored twice"
+    assert_same_history(here, there, "main", versions)
+
+
+def deepest(root: Path) -> int:
+    """The most deltas between a block and one that is stored in full."""
+    backend = Directory(str(root))
+    depths = (read_index(backend, f"packs/{path.name}").records["depth"].max(initial=0) for path in packs(root))
+    return max(map(int, depths))
+
+
+@pytest.mark.parametrize("count", [2000, 20_000])
+def test_a_delta_whose_base_is_as_deep_there_as_deltas_may_be(
+    count: int, here: Store, there: Store, tmp_path: Path
+) -> None:
+    """It is stored in full there: in a group if it is small, or as a record of its own."""
+    rng = np.random.default_rng(0)
+    version: dict[str, Any] = {f"x{i}": rng.normal(0, 1, count).astype(np.float32) for i in range(8)}
+    there.commit("other", version)
+    for changed in range(MAX_DEPTH):
+        version = {name: np.where(np.arange(count) % 500 == changed, -array, array) for name, array in version.items()}
+        there.commit("other", version)
+    assert deepest(tmp_path / "there") == MAX_DEPTH
+    last = {name: np.where(np.arange(count) % 500 == MAX_DEPTH, -array, array) for name, array in version.items()}
+    here.commit("main", version)
+    here.commit("main", last)
+    assert deepest(tmp_path / "here") == 1
+    here.push(tmp_path / "there")
+    assert same_tensors(there.checkout("main"), last)
+    assert deepest(tmp_path / "there") == MAX_DEPTH
     assert_clean(there)

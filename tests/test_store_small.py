@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+from tensorglot.store import Store
 
 
 def tensors() -> dict[str, Any]:
@@ -87,3 +89,14 @@ def test_a_commit_of_many_writes_what_changed(tmp_path: Path) -> None:
     assert two.stored_nbytes < 20_000 < one.stored_nbytes
     newest = min((tmp_path / "run/packs").iterdir(), key=lambda path: path.stat().st_size)
     assert newest.stat().st_size < 20_000
+
+
+def test_a_file_that_is_cut_short_while_it_is_committed_names_the_tensor(tmp_path: Path) -> None:
+    path, store = tmp_path / "model.safetensors", Store.create(tmp_path / "store")
+    tg.save(path, {f"w{i:03}": np.full(8, i) for i in range(100)})
+    with tg.open(path) as archive:
+        os.truncate(path, path.stat().st_size - 64 * 30)
+        with pytest.raises(tg.TruncatedError) as caught:
+            store.commit("main", archive)
+    assert (caught.value.tensor, caught.value.path) == ("w070", str(path))
+    assert store.refs() == {}

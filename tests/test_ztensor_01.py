@@ -519,3 +519,16 @@ def test_rows_first_is_the_same_file(metadata: dict[str, str] | None, checksum: 
             digests[i] = running.digest()
     pieces = [chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in found.chunks]
     assert b"".join([*pieces, *map(as_bytes, found.end(digests))]) == whole
+
+
+def test_frames_of_more_tensors_than_are_remembered() -> None:
+    """Where the frames of a tensor are is kept for its next slice, of some tensors only."""
+    body, entries = b"", []
+    for i in range(70):
+        stream = b"".join(zstd.compress(bytes([i + frame]) * 1000, level=1, checksum=True) for frame in range(3))
+        fields = {"encoding": "zstd", "offset": 64 + len(body), "size": len(stream), "shape": [3000]}
+        entries.append(entry(f"w{i:02}", **fields))
+        body += stream + bytes(-len(stream) % 64)
+    with tg.open(file01(entries, body)) as archive:
+        for _ in range(2):
+            assert [int(held[1500]) for held in archive.values()] == [i + 1 for i in range(70)]

@@ -327,3 +327,47 @@ def test_unknown_layouts_keep_their_structure() -> None:
             ]
             begin, length = two["blob"]
             assert again[begin : begin + length] == b"abcd"
+
+
+def test_an_edit_in_place_leaves_tensors_of_shards_where_they_are(tmp_path: Path) -> None:
+    root = tmp_path / "model.zt"
+    table = {"00001": shard_of(root, "00001", b"abcd")}
+    objects = {"own": tensor(), "one": tensor(parts={"data": part(shard="00001")})}
+    root.write_bytes(file2({"objects": objects, "shards": table}, b"ijkl"))
+    shard = (tmp_path / "model-00001.zt").read_bytes()
+    done = tg.edit(root, {"step": 3}, replace={"own": np.frombuffer(b"mnop", np.uint8)}, in_place=True)
+    assert done.in_place
+    assert {name: array.tobytes() for name, array in tg.load(root).items()} == {"one": b"abcd", "own": b"mnop"}
+    assert (tmp_path / "model-00001.zt").read_bytes() == shard
+    assert tg.verify(root, deep=True).ok
+
+
+def test_a_shard_with_a_digest_that_nobody_here_knows(tmp_path: Path) -> None:
+    root = tmp_path / "model.zt"
+    table = {"00001": {**shard_of(root, "00001", b"abcd"), "digest": "md5:00"}}
+    root.write_bytes(file2({"objects": {"one": tensor(parts={"data": part(shard="00001")})}, "shards": table}, b""))
+    assert tg.load(root)["one"].tobytes() == b"abcd"
+    assert tg.verify(root, deep=True).ok
+
+
+@pytest.mark.parametrize(
+    ("attributes", "rule"),
+    [
+        ({"": 1}, "ztensor.name.form"),
+        ({"x" * 1025: 1}, "ztensor.name.form"),
+        ({"a\0b": 1}, "ztensor.name.form"),
+        ([1], "ztensor.entry.kind"),
+    ],
+)
+def test_attributes_of_the_file_have_names(attributes: Any, rule: str) -> None:
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(file2({"attributes": attributes, "objects": {"t": tensor()}}))
+    assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("digest", [f"md5:{'0' * 300}", f"md5:{'0' * 30}"])
+def test_digests_of_any_length_are_listed(digest: str) -> None:
+    objects = {name: tensor(parts={"data": part(digest=digest)}) for name in ("t", "u")}
+    with tg.open(file2({"objects": objects}, b"abcd")) as archive:
+        assert [held.checksum for held in archive.values()] == [digest, digest]
+        assert tg.verify(archive, deep=True).unverified == ("t", "u")

@@ -11,6 +11,7 @@ import xxhash
 
 import tensorglot as tg
 from bounds import MB, allocated_nbytes
+from tensorglot.store import Store
 from test_ztensor_01 import index_of
 from test_ztensor_2 import manifest_of
 from ztensor_builder import entry, file01, file1, file2, part, tensor
@@ -239,3 +240,20 @@ def test_an_unknown_encoding_that_cannot_be_copied_is_a_loss(format: str, option
         done = tg.convert(source, tmp_path / "a", format=format, on_loss="drop", dry_run=dry_run, **options)
         assert [(loss.kind, loss.tensor, loss.fatal) for loss in done.losses] == [("encoding", "x", True)]
     assert tg.load(tmp_path / "a") == {}
+
+
+def test_a_store_returns_it_as_it_was(tmp_path: Path) -> None:
+    objects = {name: OBJECTS[name] for name in ("type", "layout")}
+    (tmp_path / "unknown.zt").write_bytes(file2({"objects": objects}, b"abcd"))
+    store = Store.create(tmp_path / "store")
+    with tg.open(tmp_path / "unknown.zt") as archive:
+        store.commit("main", archive)
+        found = store.checkout("main")
+        for name in objects:
+            parts = found[name].parts
+            assert {part: (parts[part].unknown_dtype, parts[part].shape) for part in parts} == {
+                part: (held.unknown_dtype, held.shape) for part, held in archive[name].parts.items()
+            }
+        assert found["type"].parts["data"].unknown_dtype == "my.type over u8"
+        assert tg.diff(archive, found).same
+    assert store.check(data=True).ok

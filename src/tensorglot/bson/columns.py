@@ -34,6 +34,7 @@ from tensorglot.wire.bson_value import (
     decode_value,
     document_of,
     encode_value,
+    refuse,
 )
 
 __all__ = [
@@ -207,7 +208,7 @@ def as_bson(value: Any) -> Any:
         return Binary(VECTOR_SUBTYPE, encode(value, ignored_bits="keep"))
     if isinstance(value, re.Pattern) or type(value).__module__.startswith("bson."):
         return encode_by_pymongo(value)
-    raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
+    return refuse(value)
 
 
 def from_array(array: NDArray[Any], name: str) -> ValueColumn:

@@ -229,12 +229,10 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
 
 
 def _check_unambiguous(header: bytes, layout: str, ends: NDArray[np.int64]) -> None:
-    """Refuses a header that is valid in the other layout, too: it could not be opened again."""
+    """Refuses a header that could also be one of the other layout: it could not be opened again."""
     (other,) = set(_LAYOUTS) - {layout}
     scan = _scan(header, other, DEFAULT)
-    if isinstance(scan, Fault) or (scan.ends[-1:] - 8 - len(header)).tolist() != ends[-1:].tolist():
-        return
-    if scan.names(header).first_duplicate() is None:
+    if not isinstance(scan, Fault) and (scan.ends[-1:] - 8 - len(header)).tolist() == ends[-1:].tolist():
         raise UnsupportedError(
             f"the header would also be valid in layout {other}, with other tensors; write bintensors@{other}",
             rule="bintensors.write.ambiguous",

@@ -171,8 +171,6 @@ class _Codecs(Mapping[int, Codec]):
         self._inflated = inflated
 
     def __getitem__(self, field: int) -> Codec:
-        if not 0 <= field < len(self):
-            raise KeyError(field)
         row = self._found.row_of(field)
         trouble = self._found.troubles.get(field)
         if row is None or trouble is not None:

@@ -239,10 +239,10 @@ class Format:
         return any(fnmatchcase(layout, pattern) for pattern in self.layouts)
 
     def write(self, archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-        """The bytes of a file with the tensors of an archive."""
-        if self.container.write is None:
-            raise _not_written(self.name)
-        return self.container.write(archive, options)
+        """The bytes of a file with the tensors of an archive, in a version of `writes`."""
+        write = self.container.write
+        assert write is not None  # noqa: S101
+        return write(archive, options)
 
     def checksums_in(self, version: str) -> tuple[str, ...]:
         """Checksums that a version supports."""

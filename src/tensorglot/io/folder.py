@@ -63,14 +63,9 @@ class Folder:
             address.call("delete", address.key)
 
     def has(self, name: str) -> bool:
-        """Whether there is a file of that name."""
-        place = self.file(name)
-        if not place.remote:
-            return os.path.exists(place)  # noqa: PTH110
+        """Whether there is a file of that name at an HTTP URL, where files cannot be listed."""
         try:
-            address, answer = _address_of(place).locate()
-            if answer is None:
-                address.size()
+            _address_of(self.file(name)).locate()
         except FileNotFoundError:
             return False
         return True

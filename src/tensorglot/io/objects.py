@@ -210,7 +210,7 @@ def _translate(error: Exception, url: str) -> Exception:
         return PreconditionFailed(url)
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or code in (401, 403):
         return status_error(403, url)
-    if kind == "InvalidPathError":
+    if kind == "InvalidPathError" or text.startswith("Could not parse path"):
         return InputError("not a valid key of an object", rule="url.syntax", path=url)
     if kind == "UnknownConfigurationKeyError":
         name = re.search(r"'(\w+)'", text)

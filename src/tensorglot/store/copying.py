@@ -16,7 +16,7 @@ from blake3 import blake3
 from tensorglot.errors import FormatError, IntegrityError
 from tensorglot.memory import scratch
 from tensorglot.store.encoder import Encoded, encode
-from tensorglot.store.encodings import IS_DELTA, Encoding, apply, decode, wrong_base
+from tensorglot.store.encodings import IS_DELTA, Encoding, apply, decode
 from tensorglot.store.lineage import Origin
 from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
 from tensorglot.store.packs import Packs, Stored, pack_key
@@ -58,8 +58,6 @@ def read_copy(packs: Packs, stored: Stored, digest: bytes, codec: int) -> Copy:
 
 def restore(packs: Packs, digest: bytes, encoding: Encoding, body: bytes, base: bytes | None, nbytes: int) -> bytes:
     """Decodes a body, with the base that a delta needs, and compares the result with its digest."""
-    if (encoding in IS_DELTA) != (base is not None):
-        raise wrong_base()
     with scratch() as memory:
         if base is None:
             room = memory.room(nbytes, 0)

@@ -115,8 +115,8 @@ class Salvage:
         record = stored.record
         try:
             base = None if record.base is None else self.read(CID(record.base), record.depth)
-        except FormatError:
-            return None
+        except FormatError as error:
+            return error if self._has_false_base(stored, blocks[0][0]) else None
         try:
             data = self.decode(stored, base)
         except FormatError as error:
@@ -125,3 +125,9 @@ class Salvage:
             if blake3(data[begin : begin + nbytes]).digest() != digest:
                 return IntegrityError("does not match its CID", rule="store.block.hash", offset=record.offset)
         return None
+
+    def _has_false_base(self, stored: Stored, digest: bytes) -> bool:
+        """Whether the table lists a delta whose base is in no pack, because another block has the key of the base."""
+        at, base = self._table.find(digest), stored.record.base or b""
+        listed = at is not None and self._table.stored(at).place == stored.place
+        return listed and next(self._table.copies(base), None) is None

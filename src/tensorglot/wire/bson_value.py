@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -29,6 +29,7 @@ __all__ = [
     "document_of",
     "encode_document",
     "encode_value",
+    "refuse",
 ]
 
 _INT32 = struct.Struct("<i")
@@ -145,7 +146,12 @@ _DECODERS: dict[int, Callable[[bytes], Any]] = {
 }
 
 
-def encode_document(fields: Mapping[str, Any], default: Callable[[Any], Any] | None = None, depth: int = 1) -> bytes:
+def refuse(value: object) -> NoReturn:
+    """Raises the error for a value of a type that BSON lacks."""
+    raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
+
+
+def encode_document(fields: Mapping[str, Any], default: Callable[[Any], Any] = refuse, depth: int = 1) -> bytes:
     """Encodes a document. `default` converts values of other types to a supported one."""
     if depth > DEPTH:
         raise InputError(f"documents nest more than {DEPTH} levels deep", rule="bson.depth")
@@ -170,7 +176,7 @@ def _element(key: str, kind: int, value: bytes) -> bytes:
     return bytes((kind,)) + key_bytes(key) + value
 
 
-def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth: int = 1) -> tuple[int, bytes]:
+def encode_value(value: Any, default: Callable[[Any], Any] = refuse, depth: int = 1) -> tuple[int, bytes]:
     """Encodes one value, also NumPy scalars and pymongo's ObjectId and Binary; returns its BSON type and bytes."""
     if isinstance(value, np.generic):
         value = _python_value(value)
@@ -200,9 +206,7 @@ def encode_value(value: Any, default: Callable[[Any], Any] | None = None, depth:
         return ARRAY, encode_document({str(i): item for i, item in enumerate(value)}, default, depth + 1)
     if type(value).__name__ == "ObjectId" and isinstance(getattr(value, "binary", None), bytes):
         return OBJECT_ID, value.binary
-    if default is not None:
-        return encode_value(default(value), None, depth)
-    raise InputError(f"BSON does not support {type(value).__name__}", rule="bson.value")
+    return encode_value(default(value), refuse, depth)
 
 
 def _python_value(value: np.generic) -> Any:

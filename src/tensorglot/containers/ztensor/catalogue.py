@@ -110,8 +110,8 @@ class Catalogue:
         return row if self.first_rows is None else int(np.searchsorted(self.first_rows, row, side="right")) - 1
 
     def rows(self, tensor: int) -> range:
-        if self.first_rows is None:
-            return range(tensor, tensor + 1)
+        """The rows of a tensor, where a tensor may have several."""
+        assert self.first_rows is not None  # noqa: S101
         return range(*self.first_rows[tensor : tensor + 2].tolist())
 
     def shape(self, tensor: int) -> tuple[int, ...]:

@@ -208,8 +208,6 @@ def pass_attributes(cursor: Cursor, name_nbytes: int = 0) -> int:
 
 
 def _name(data: bytes, columns: Columns, row: int) -> str | None:
-    """The name of a record, if it was read."""
-    if row >= columns.rows or columns.record.fields[0].kind != "name":
-        return None
+    """The name of a record, if it was read. All records before it are valid, so the columns have room for it."""
     begin, end = columns.numbers[columns.record.number_at["name"], row]
     return data[begin:end].decode() if end else None
