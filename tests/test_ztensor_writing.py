@@ -248,6 +248,10 @@ def test_a_writer_refuses_options_before_any_tensor_is_written(tmp_path: Path, a
     for options in ({"compression": "gzip"}, {"checksum": "md5"}, {"compression": "zstd", "level": 23}):
         with pytest.raises(tg.TensorglotError, match=r"x\.zt"):
             tg.Writer(path, append=append, **options)
+    metadata: Any
+    for metadata in ([("a", "b")], "text", {1: "a"}, {"a": object()}):
+        with pytest.raises(tg.TensorglotError, match="metadata"):
+            tg.Writer(path, append=append, metadata=metadata)
     if append:
         with pytest.raises(tg.UnsupportedError) as caught:
             tg.Writer(path, append=True, in_place=True)

@@ -43,7 +43,7 @@ from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import by_pattern
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress
-from tensorglot.operations.save import save_archive
+from tensorglot.operations.save import check_metadata, save_archive
 
 __all__ = ["TensorStream", "Writer"]
 
@@ -162,7 +162,7 @@ class Writer:
             self._format = f"{spec.name}@{version}"
         else:
             self._format = self._append_to.format
-        self._check_options(self._options)
+        self._check_options(self._options, metadata)
         self._choices: dict[str, dict[str, str | None]] = {"compression": {}, "checksum": {}}
         self._metadata = metadata
         open_target(target)  # writes nothing yet: a target that cannot be written is refused before any tensor is added
@@ -231,10 +231,12 @@ class Writer:
         self._streams.append(TensorStream(self._spool, name, element, dims))
         return self._streams[-1]
 
-    def _check_options(self, options: SaveOptions) -> None:
+    def _check_options(self, options: SaveOptions, metadata: Mapping[str, Any] | None = None) -> None:
         spec, version = named(self._format)
         with add_path_to_errors(self._target if isinstance(self._target, Place) else None):
             options.check(spec, version or "")
+            if metadata is not None:
+                check_metadata(metadata, spec, version or "")
 
     def _check(self, name: str) -> None:
         check_name(name)
