@@ -589,3 +589,13 @@ class TestQuantize:
 
 def test_quantize_returns_a_quantized_matrix() -> None:
     assert isinstance(vectors.quantize([[1.0], [2.0]]), Quantized)
+
+
+def test_out_may_be_a_memory_map_but_not_masked(tmp_path: Path) -> None:
+    matrix = np.random.default_rng(0).random((5, 8), np.float32)
+    out = np.memmap(tmp_path / "out", np.float32, "w+", shape=(5, 8))
+    assert (tg.bson.decode_matrix(tg.bson.encode_matrix(matrix), out=out) == matrix).all()
+    assert (out == matrix).all()
+    with pytest.raises(tg.InputError) as caught:
+        tg.bson.decode_matrix(tg.bson.encode_matrix(matrix), out=np.ma.zeros((5, 8), np.float32))
+    assert caught.value.rule == "out.array"

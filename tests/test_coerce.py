@@ -66,6 +66,7 @@ VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
         lambda: np.ma.array([(1, 2)], [("a", "i4"), ("b", "i4")]), "1 * {a: int32, b: int32}", [{"a": 1, "b": 2}]
     ),
     "fixed texts": (lambda: np.array(["ab", "c"]), "2 * fixed_string[2, 'utf32']", ["ab", "c"]),
+    "texts": (lambda: np.array(["ab", "c"], np.dtypes.StringDType()), "2 * string", ["ab", "c"]),
     "objects": (lambda: np.array([[1, 2], [3]], object), "2 * var * int64", RAGGED),
     "__array__": (ArrayLike, "2 * 3 * float32", MATRIX.tolist()),
     "__dlpack__": (Exporter, "2 * 3 * float32", MATRIX.tolist()),

@@ -556,3 +556,14 @@ def test_if_nothing_can_be_stored_the_reason_is_named() -> None:
     assert (caught.value.rule, caught.value.tensor) == ("convert.layout", "data")
     planned = tg.convert({"data": [[1], [2, 3]]}, io.BytesIO(), format="npy", dry_run=True)
     assert [problem.rule for problem in planned.problems] == ["convert.layout"]
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_choices_for_a_tensor_that_is_left_out_are_not_an_error(dry_run: bool, tmp_path: Path) -> None:
+    tensors = {"w": np.ones(3, np.float32), "packed": np.ones(2, ml_dtypes.int4)}  # zTensor 2 has no int4
+    for choices in ({"compression": {"p*": "zstd"}}, {"checksum": {"packed": "sha256"}}):
+        options: dict[str, Any] = {"format": "ztensor@2", "on_loss": "drop", "dry_run": dry_run, **choices}
+        report = tg.convert(tensors, tmp_path / "x.zt", **options)
+        assert [loss.tensor for loss in report.losses] == ["packed"]
+    with pytest.raises(tg.TensorNotFound):
+        tg.convert(tensors, tmp_path / "x.zt", **{**options, "compression": {"q*": "zstd"}})

@@ -37,6 +37,11 @@ SELECTIONS = {
     "rows backwards": (EVENTS, slice(None, None, -2), [{"a": [5], "s": ""}, {"a": [1, 2], "s": "x"}]),
     "rows by number": (EVENTS, [2, 0, -1], [{"a": [5], "s": ""}, {"a": [1, 2], "s": "x"}, {"a": [5], "s": ""}]),
     "rows by a mask": (EVENTS, np.array([False, True, False]), [{"a": [], "s": "é"}]),
+    "rows by a range": (EVENTS, range(1), [{"a": [1, 2], "s": "x"}]),
+    "rows by small numbers": (EVENTS, np.array([-1], np.int8), [{"a": [5], "s": ""}]),
+    "a step beyond all rows": (EVENTS, slice(None, None, -(1 << 70)), [{"a": [5], "s": ""}]),
+    "a step beyond all columns": (TEXTS, (slice(None), slice(1, None, 1 << 70)), [["b"], ["e"]]),
+    "no rows, and a large step": (EVENTS, slice(7, None, 1 << 70), []),
     "a field": (EVENTS, "s", ["x", "é", ""]),
     "a field of lists": (EVENTS, "a", [[1, 2], [], [5]]),
     "a field of a row": (EVENTS, (0, "a"), [1, 2]),
@@ -93,7 +98,8 @@ def test_elements_are_those_of_numpy():
 @pytest.mark.parametrize(
     "index",
     [3, -4, "b", 1.5, None, True, (0, 0), (0, "a", 9), (slice(None), "a", 0), slice("a"), slice(None, None, 0), [9],
-     [1.5], [True], [[0]], [[0], [0, 1]], object(), (0, "a", 0, 0), ("s", 0, 0), (..., ...), ([0], "a", [0])],
+     [1.5], [True], [[0]], [[0], [0, 1]], object(), (0, "a", 0, 0), ("s", 0, 0), (..., ...), ([0], "a", [0]),
+     np.array([]), np.array([2**64 - 1], np.uint64)],
 )  # fmt: skip
 def test_bad_indices(index):
     with pytest.raises(OutOfRange) as caught:

@@ -356,3 +356,12 @@ def test_identity_does_not_depend_on_the_way_in():
     array = np.array(["2020-01-01", "NaT"], "M8[us]")
     cids = {dynd.array(v, "2 * ?datetime['us']").cid() for v in (moments, array, pa.array(moments, pa.timestamp("us")))}
     assert len(cids) == 1
+
+
+@pytest.mark.parametrize("type", ["datetime['s']", "datetime['s', tz='UTC']", "datetime['ms']", "timedelta['s']"])
+def test_the_text_of_every_time_is_read_again(type: str) -> None:
+    for count in (2**63 - 1, -(2**63) + 1, 55_662_776_156_160_000, 0):
+        value = dynd.deserialize(count.to_bytes(8, "little", signed=True), type)
+        assert dynd.from_json(dynd.to_json(value), type).cid() == value.cid()
+    with pytest.raises(tg.InputError):
+        dynd.from_json('"999999999999-01-01T00:00:00"', type)

@@ -137,8 +137,10 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
         (np.empty(4, ">f8"), "out.shape"),
         (_frozen(np.empty(4)), "out.writable"),
         ([0.0] * 4, "out.array"),
+        (np.ma.zeros(4), "out.array"),
+        (np.ma.array(np.zeros(4), mask=[True, False, False, False]), "out.array"),
     ],
-    ids=["longer", "another shape", "another type", "another byte order", "read-only", "a list"],
+    ids=["longer", "another shape", "another type", "another byte order", "read-only", "a list", "masked", "a mask"],
 )
 @pytest.mark.parametrize("backend", ["pread", "mmap"])
 def test_out_that_does_not_fit_is_refused(folder: Path, out: Any, rule: str, backend: Any) -> None:
@@ -150,6 +152,35 @@ def test_out_that_does_not_fit_is_refused(folder: Path, out: Any, rule: str, bac
         with pytest.raises(tg.InputError) as caught:
             call()
         assert (caught.value.rule, caught.value.tensor) == (rule, "x")
+
+
+FILES: dict[str, dict[str, Any]] = {
+    "x.bt": {},
+    "x.npz": {"compression": "deflate"},
+    "x.zt": {"compression": "zstd"},
+    "x.dynd": {},
+}
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+@pytest.mark.parametrize("file", FILES)
+def test_out_may_be_a_subclass_of_arrays(folder: Path, file: str) -> None:
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    tg.save(folder / file, {"x": values}, **FILES[file])
+    with tg.store.Store.create(folder / "store") as store:
+        store.commit("main", {"x": values})
+    for source in (folder / file, f"store://{folder / 'store'}#main"):
+        for out in (
+            np.asmatrix(np.zeros((3, 4), np.float32)),
+            np.asmatrix(np.zeros((4, 3), np.float32)).T,
+            np.memmap(folder / "mapped", np.float32, "w+", shape=(3, 4)),
+        ):
+            assert tg.load(source, out={"x": out})["x"] is out
+            assert np.array_equal(np.asarray(out), values)
+            out[...] = 0
+            with tg.open(source) as archive:
+                assert archive["x"].numpy(out=out) is out
+            assert np.array_equal(np.asarray(out), values)
 
 
 _BASE = np.zeros(40, np.float32)

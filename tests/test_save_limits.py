@@ -176,3 +176,17 @@ def test_a_header_beyond_the_limit_is_told_from_a_file_that_is_none(format: str)
             tg.open(given, format=format, limits=tg.Limits(header_nbytes=100))
         assert said in caught.value.message
         assert caught.value.rule == f"{format}.limit.header"
+
+
+LIMITED = [f"{spec.name}@{version}" for spec in tg.formats() for version in spec.writes if spec.names]
+
+
+@pytest.mark.parametrize("format", LIMITED)
+def test_every_reader_enforces_the_limits_of_tensors_and_names(format: str) -> None:
+    tensors = {name: np.ones((2, 2), np.float32) for name in ("abc", "de", "f")}
+    data = tg.dumps(tensors, format=format)
+    assert len(tg.open(data, format=format, limits=tg.Limits(tensors=3, rank=2, name_nbytes=3))) == 3
+    for limits in (tg.Limits(tensors=2), tg.Limits(name_nbytes=2)):
+        with pytest.raises(tg.LimitError):
+            tg.open(data, format=format, limits=limits)
+    assert not tg.verify(data, format=format, limits=tg.Limits(tensors=2)).ok

@@ -53,7 +53,16 @@ def assert_same(ours: Any, numpys: Any) -> None:
 
 def a_slice() -> st.SearchStrategy[slice]:
     bound = st.none() | st.integers(-9, 9) | st.sampled_from([-(1 << 70), 1 << 70])
-    return st.builds(slice, bound, bound, st.none() | st.integers(-4, 4))
+    step = st.none() | st.integers(-4, 4) | st.sampled_from([-(1 << 70), 1 << 70])
+    return st.builds(slice, bound, bound, step)
+
+
+@pytest.mark.parametrize("step", [1 << 62, -(1 << 62), 1 << 70, -(1 << 70)])
+def test_a_step_beyond_every_axis_gives_one_element(step: int) -> None:
+    array = np.arange(24.0).reshape(4, 6)
+    tensor = tg.open(tg.dumps({"w": array}, format="safetensors"))["w"]
+    for index in (slice(None, None, step), (..., slice(None, None, step)), (slice(None, None, step), [1, 0])):
+        assert_same(tensor[index], array[index])
 
 
 ITEM = st.one_of(
@@ -160,6 +169,7 @@ WRONG_ARRAYS: dict[str, tuple[Any, str]] = {
     "a mask of two axes": (np.zeros((2, 2), bool), "index.mask"),
     "a mask of another size": ([True], "index.mask"),
     "floats": ([0.0], "index.basic"),
+    "no floats, in an array": (np.array([]), "index.basic"),
     "text": (["a"], "index.basic"),
     "a ragged list": ([[0], [0, 1]], "index.basic"),
     "beyond the end": ([0, 2], "index.range"),

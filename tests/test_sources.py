@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import os
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -254,3 +255,23 @@ def test_a_commit_is_no_file() -> None:
         tg.store.apply("store://models#main", {})
     with pytest.raises(tg.UnsupportedError, match="can be read, not written"):
         tg.save("store://models/model.bt", {"w": np.ones(2)})
+
+
+def test_the_url_of_a_file_whose_name_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"\xff \xe9%41.zt")
+    try:
+        path.touch()
+    except OSError:
+        pytest.skip("the file system has only names that are text")
+    for url in (path.as_uri(), f"file://{tmp_path.as_posix()}/{path.name.replace('%', '%25')}"):
+        tg.save(url, TENSORS)
+        assert tg.load(url).keys() == TENSORS.keys()
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_nul_in_a_url_is_refused_by_rule(tmp_path: Path) -> None:
+    url = tmp_path.as_uri() + "/a%00b.zt"
+    for call in (tg.load, tg.verify, tg.identify, tg.Writer, lambda url: tg.save(url, TENSORS)):
+        with pytest.raises(tg.InputError) as caught:
+            call(url)
+        assert caught.value.rule == "path.text"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -197,12 +198,70 @@ def test_saves_at_the_same_time(tmp_path: Path) -> None:
     assert wrong == []
 
 
+def _appended(path: Path, **options: Any) -> None:
+    with tg.Writer(path, append=True, **options) as out:
+        for name, array in MIXED.items():
+            out.add(f"new {name}", array)
+
+
+WRITING: dict[str, Callable[..., object]] = {
+    "dumps": lambda path, into, **options: tg.dumps(MIXED, format=into, **options),
+    "convert": lambda path, into, **options: tg.convert(MIXED, path, format=into, **options),
+    "a plan": lambda path, into, **options: tg.convert(MIXED, path, format=into, dry_run=True, **options),
+    "merge": lambda path, into, **options: tg.merge(path, path, format=into, **options),
+    "append": lambda path, into, **options: _appended(path, **options),
+}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("verb", WRITING)
+def test_options_that_no_file_can_have_are_refused_by_every_verb(tmp_path: Path, verb: str, version: str) -> None:
+    path = tmp_path / "x.zt"
+    tg.save(path, {"w": np.ones(2)}, format=f"ztensor@{version}")
+    before = path.read_bytes()
+    for options, rule in (
+        ({"compression": "zstd", "level": 23}, "save.level"),
+        ({"compression": "zstd", "level": -(1 << 17) - 1}, "save.level"),
+        ({"level": 3}, "save.level"),
+        ({"checksum": "frame"}, "save.checksum"),
+        ({"checksum": {"*": "frame"}}, "save.checksum"),
+        ({"checksum": {"*": 1}}, "save.checksum"),
+        ({"compression": {"*": ["zstd"]}}, "save.compression"),
+    ):
+        with pytest.raises(tg.InputError) as caught:
+            WRITING[verb](path, f"ztensor@{version}", **options)
+        assert caught.value.rule == rule
+    assert path.read_bytes() == before
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_checksum_of_a_frame_needs_one(version: str) -> None:
-    options = WriteOptions(version, PerTensor("zstd", {"small": None}), None, PerTensor("frame"))
     with pytest.raises(tg.InputError, match="goes with compression") as caught:
-        written(MIXED, options)
+        tg.dumps(MIXED, format=f"ztensor@{version}", compression={"*": "zstd", "small": None}, checksum="frame")
     assert caught.value.tensor == "small"
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_a_writer_refuses_options_before_any_tensor_is_written(tmp_path: Path, append: bool) -> None:
+    path = tmp_path / "x.zt"
+    tg.save(path, {"w": np.ones(2)})
+    for options in ({"compression": "gzip"}, {"checksum": "md5"}, {"compression": "zstd", "level": 23}):
+        with pytest.raises(tg.TensorglotError, match=r"x\.zt"):
+            tg.Writer(path, append=append, **options)
+    metadata: Any
+    for metadata in ([("a", "b")], "text", {1: "a"}, {"a": object()}):
+        with pytest.raises(tg.TensorglotError, match="metadata"):
+            tg.Writer(path, append=append, metadata=metadata)
+    if append:
+        with pytest.raises(tg.UnsupportedError) as caught:
+            tg.Writer(path, append=True, in_place=True)
+        assert caught.value.rule == "edit.in_place"
+    with tg.Writer(path, append=append) as out:
+        for choice in ({"compression": "gzip"}, {"checksum": "md5"}, {"compression": {"v": "zstd"}}):
+            with pytest.raises(tg.TensorglotError):
+                out.add("v", np.ones(2), **choice)
+        out.add("v", np.zeros(2))
+    assert tg.load(path)["v"].tolist() == [0, 0]
 
 
 def test_an_attribute_called_layout_is_refused_with_a_reason() -> None:

@@ -19,6 +19,7 @@ from tensorglot.bson.coerce import NUMPY, VectorData, apply_ignored_bits, unpack
 from tensorglot.bson.sources import Batch
 from tensorglot.errors import FormatError, InputError
 from tensorglot.model.payload import as_bytes
+from tensorglot.model.tensor import plain_array
 from tensorglot.wire.bson_vector import IGNORED_BITS, IgnoredBits, Row
 
 __all__ = [
@@ -66,8 +67,8 @@ class MatrixOptions:
         check_flags(packed=self.packed)
         check_choice(self.on_missing, get_args(OnMissing), "on_missing", "bson.on_missing")
         check_choice(self.ignored_bits, IGNORED_BITS, "ignored_bits", "bson.ignored_bits")
-        if self.out is not None and type(self.out) is not np.ndarray:
-            raise InputError(f"out must be a NumPy array, not {type(self.out).__name__}", rule="out.memory")
+        if self.out is not None:
+            object.__setattr__(self, "out", plain_array(self.out, None))
 
 
 class PackedBits(NamedTuple):

@@ -72,6 +72,7 @@ def read(source: Source, options: ReadOptions) -> Index:
         fields, spans = _table(source, begin, options)
     else:
         fields = list(type.fields) if isinstance(type, Struct) else [(UNNAMED, type)]
+        _check_fields(fields, options, begin)
         spans = _spans(source, [field for _, field in fields], begin, options)
     if options.strict and type != _whole_type(fields):
         raise FormatError("not canonical: the tensors would be written in another form", rule="dynd.strict", offset=0)
@@ -190,7 +191,7 @@ def _table(source: Source, begin: int, options: ReadOptions) -> tuple[list[Field
     if data + length != source.size:
         raise FormatError("trailing bytes after the value", rule="dynd.trailing", offset=data + length)
     fields = list(zip(_texts(value, names), _types(_texts(value, texts), nbytes, limits, begin), strict=True))
-    _check_names([name for name, _ in fields], options, begin)
+    _check_fields(fields, options, begin)
     return fields, list(pairwise(edges))
 
 
@@ -215,7 +216,9 @@ def _types(texts: list[str], nbytes: list[int], limits: Limits, begin: int) -> l
     return [known[text] for text in texts]
 
 
-def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
+def _check_fields(fields: list[Field], options: ReadOptions, begin: int) -> None:
+    options.limits.check_tensors(len(fields), rule="dynd.limit.tensors", offset=begin)
+    names = [name for name, _ in fields]
     if len(set(names)) < len(names):
         raise FormatError("duplicate tensor name", rule="dynd.table.name", offset=begin)
     if any(len(name.encode()) > options.limits.name_nbytes for name in names):

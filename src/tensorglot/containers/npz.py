@@ -23,7 +23,7 @@ import numpy as np
 from tensorglot.cached import cached_property
 from tensorglot.containers.canonical import check_canonical
 from tensorglot.containers.table import Container, Fault, ReadOptions, WriteOptions, unsupported_dtype
-from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import FormatError, TensorglotError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.deferred import Outline
@@ -309,8 +309,6 @@ def _read(inflater: Inflater, nbytes: int) -> bytes:
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     index = archive.index
     level = LEVEL if options.level is None else options.level
-    if not 0 <= level <= 9:
-        raise InputError(f"deflate level must be 0 to 9, not {level}", rule="npz.write.level")
     order = sorted(range(len(index.names)), key=index.names.__getitem__)
     for row in order:
         _check_writable(index, row)

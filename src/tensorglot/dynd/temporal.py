@@ -261,7 +261,7 @@ def decimal_of_unscaled(type: Decimal, unscaled: int) -> PythonDecimal:
     return PythonDecimal(unscaled).scaleb(-type.scale, _EXACT)
 
 
-_DATE = r"(?P<date>[+-]?\d{4,9}-\d\d-\d\d)"
+_DATE = r"(?P<date>[+-]?\d{4,12}-\d\d-\d\d)"
 _CLOCK = r"(?P<hour>\d\d):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?)?"
 _AFTER = r"(?P<zone>Z|[+-]\d\d:[0-5]\d(?::[0-5]\d)?)?"
 _ISO = {

@@ -9,9 +9,11 @@ path is quoted. `file://` is a path. Makes no requests.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Final
 
+from tensorglot.arguments import as_path
 from tensorglot.errors import Hint, InputError, UnsupportedError, escape
 
 __all__ = [
@@ -74,9 +76,10 @@ def file_path(text: str) -> str:
             f"'{escape(shown(text))}' is not the URL of a local file, which has no host and no user: write file:///path",
             rule="url.file",
         )
-    from urllib.parse import unquote
+    from urllib.parse import unquote_to_bytes
 
-    return unquote(f"/{path}")
+    # The bytes of a name need not be UTF-8 (see `pathlib.Path.as_uri`), and quoting can hide a NUL.
+    return as_path(os.fsdecode(unquote_to_bytes(os.fsencode(f"/{path}"))))
 
 
 def split_bucket(url: str) -> tuple[str, str]:

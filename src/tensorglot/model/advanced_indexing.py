@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import OutOfRange
 from tensorglot.model.slicing import DECODED_GAP_NBYTES, GAP_NBYTES, SCRATCH_NBYTES, Index, select
 
-__all__ = ["Picks", "pick"]
+__all__ = ["Picks", "index_array", "pick"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def pick(index: Index, shape: tuple[int, ...]) -> Picks | None:
     if type(index) in _NO_ARRAYS:
         return None
     items = index if isinstance(index, tuple) else (index,)
-    arrays = {i: array for i, item in enumerate(items) if (array := _as_array(item)) is not None}
+    arrays = {i: array for i, item in enumerate(items) if (array := index_array(item)) is not None}
     if not arrays:
         return None
     if len(arrays) > 1:
@@ -136,16 +136,18 @@ def _finish(items: tuple[Any, ...], place: int, chosen: Any) -> Iterator[Any]:
 _NO_ARRAYS = frozenset({slice, int, type(...), type(None)})
 
 
-def _as_array(item: object) -> NDArray[Any] | None:
-    """A list, an array or a mask of at least one dimension."""
+def index_array(item: object) -> NDArray[Any] | None:
+    """The array of an item of an index that is a list, an array or a mask; None for an item without dimensions."""
     if type(item) in _NO_ARRAYS:
         return None
-    if isinstance(item, (list, range)) or (hasattr(item, "__array__") and np.ndim(item)):
-        try:
-            return np.asarray(item)
-        except (TypeError, ValueError, RuntimeError):  # a ragged list; `_as_positions` refuses the object dtype
-            return np.empty(1, object)
-    return None
+    plain = isinstance(item, (list, range))
+    if not plain and not (hasattr(item, "__array__") and np.ndim(item)):
+        return None
+    try:
+        array = np.asarray(item)
+    except (TypeError, ValueError, RuntimeError):  # a ragged list; `_as_positions` refuses the object dtype
+        return np.empty(1, object)
+    return array if array.size or not plain else array.astype(np.int64)  # an empty list has the type of no element
 
 
 def _as_positions(array: NDArray[Any], size: int, axis: int) -> NDArray[np.int64]:
@@ -157,8 +159,6 @@ def _as_positions(array: NDArray[Any], size: int, axis: int) -> NDArray[np.int64
                 rule="index.mask",
             )
         return np.flatnonzero(array)
-    if not array.size:
-        return np.zeros(array.shape, np.int64)
     if array.dtype.kind not in "iu":
         raise OutOfRange(f"a list in an index must have integers or bools, not {array.dtype}", rule="index.basic")
     wrong = (array >= size) | (array < -size if array.dtype.kind == "i" else False)

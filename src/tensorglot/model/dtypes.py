@@ -152,7 +152,9 @@ def dtype_of(kind: DType | DTypeLike, tensor: str | None = None) -> DType:
         near = did_you_mean(kind, [*BY_NAME, *ALIASES]) if isinstance(kind, str) else ""
         near = near or f" (known: {', '.join(BY_NAME)})"
         raise InputError(f"unknown element type {kind!r}{near}", rule="dtype.name", tensor=tensor) from error
-    row = _BY_NUMPY.get(numpy) or _BY_NUMPY.get(numpy.newbyteorder("="))
+    row = _BY_NUMPY.get(numpy)
+    if row is None and numpy.byteorder in "<>":  # types without a byte order, such as StringDType, may refuse another
+        row = _BY_NUMPY.get(numpy.newbyteorder("="))
     if row is None:
         _with_ml_dtypes()
         row = _BY_NUMPY.get(numpy)

@@ -153,6 +153,8 @@ def _slice_axis(item: slice, size: int) -> tuple[Axis, slice]:
     count = len(range(start, stop, step))
     if not count:
         return Axis(0, 1, 0), ALL
+    if count == 1:  # of one element, the step may be more than an array can be apart
+        return Axis(start, 1, 1), ALL
     if step > 0:
         return Axis(start, step, count), ALL
     return Axis(start + (count - 1) * step, -step, count), slice(None, None, -1)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import is_masked_array
 from tensorglot.errors import (
     FormatError,
     InputError,
@@ -128,7 +129,8 @@ class Part:
         check_bool(values, tensor, self.offset)
         return values
 
-    def _array_into(self, out: NDArray[Any], dtype: np.dtype[Any], tensor: str | None) -> NDArray[Any]:
+    def _array_into(self, given: NDArray[Any], dtype: np.dtype[Any], tensor: str | None) -> NDArray[Any]:
+        out = plain_array(given, tensor)
         check_out(out, self.shape, dtype, tensor)
         direct = out.flags.c_contiguous and not self.big_endian and out.itemsize * out.size == self.payload.nbytes
         if direct and not isinstance(self.payload, Memory):
@@ -136,7 +138,7 @@ class Part:
             check_bool(out, tensor, self.offset)
         else:
             out[...] = self.array(tensor)
-        return out
+        return given
 
     def select(self, index: BasicIndex, tensor: str | None = None) -> Any:
         """What NumPy's `array[index]` would return, a scalar included. Reads only the bytes that it needs."""
@@ -307,10 +309,18 @@ def check_spare_bits(
         )
 
 
-def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], tensor: str | None) -> None:
-    """Checks that `out` is a writable array of the given shape and type."""
-    if not isinstance(out, np.ndarray):
+def plain_array(out: object, tensor: str | None) -> NDArray[Any]:
+    """An array of the caller to read into, as a plain one: a matrix, for example, would keep two dimensions.
+
+    A masked array is refused, since its mask would hide values that were read.
+    """
+    if not isinstance(out, np.ndarray) or is_masked_array(out):
         raise InputError(f"out must be a NumPy array, not {type(out).__name__}", rule="out.array", tensor=tensor)
+    return out if type(out) is np.ndarray else out.view(np.ndarray)
+
+
+def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], tensor: str | None) -> None:
+    """Checks that a plain array is writable and of the given shape and type."""
     if not out.flags.writeable:
         raise InputError("out is read-only", rule="out.writable", tensor=tensor)
     if out.shape != shape or out.dtype != dtype:
@@ -466,8 +476,9 @@ class Tensor(Exporter):
         values: NDArray[Any] = self._export("numpy")
         if out is None:
             return values
-        check_out(out, values.shape, values.dtype, self.name)
-        out[...] = values
+        plain = plain_array(out, self.name)
+        check_out(plain, values.shape, values.dtype, self.name)
+        plain[...] = values
         return out
 
     def _dense(self) -> Part:

@@ -15,11 +15,11 @@ from typing import Any
 from tensorglot.containers.table import named
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io import in_place
-from tensorglot.io.local import change_error, file_stamp
+from tensorglot.io.local import add_path_to_errors, change_error, file_stamp
 from tensorglot.io.place import Place
 from tensorglot.model.archive import Archive
 from tensorglot.operations._options import SaveOptions
-from tensorglot.operations._revise import Revised, refuse_sidecar
+from tensorglot.operations._revise import Revised, check_in_place, refuse_sidecar
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations.open import OpenOptions, open_source
 
@@ -35,18 +35,19 @@ class Appended:
     names: frozenset[str]
 
     @classmethod
-    def of(cls, target: object, format: str | None) -> Appended:
+    def of(cls, target: object, format: str | None, *, direct: bool) -> Appended:
         """Reads the names in the file. A file that cannot be appended to is refused here, before any work is done."""
         if not isinstance(target, Place) or target.remote or is_sharded(target):
             raise InputError("append needs the path of one file", rule="writer.append")
-        with open_source(target, OpenOptions(format, verify="never")) as archive:
+        with add_path_to_errors(target), open_source(target, OpenOptions(format, verify="never")) as archive:
             spec, version = named(archive.format)
             if version is None or version not in spec.writes or not spec.names:
                 raise UnsupportedError(
                     f"{archive.format} cannot be appended to: convert the file to another format",
                     rule="format.write",
-                    path=target.text,
                 )
+            if direct:
+                check_in_place(archive.format)
             return cls(target, archive.format, frozenset(archive.index.names))
 
     def append(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions, *, direct: bool) -> None:
@@ -54,7 +55,8 @@ class Appended:
         end = time.monotonic() + in_place.PATIENCE_SECONDS
         while True:
             try:
-                return self._try(added, metadata, options, direct=direct)
+                with add_path_to_errors(self.place):
+                    return self._try(added, metadata, options, direct=direct)
             except InputError as error:
                 # Another writer holds the lock, or has replaced the file since it was read: try again.
                 if error.rule not in ("source.locked", "source.changed") or time.monotonic() > end:

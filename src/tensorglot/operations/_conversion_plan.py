@@ -172,6 +172,8 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
         losses += found
         if not any(loss.fatal for loss in found):
             steps.append(planner.make_step(old, new))
+    if len(steps) < len(new_names):
+        save = _choices_of_kept(save, list(new_names.values()), {step.target for step in steps})
     steps = _with_ties(archive, steps)
     if automatic:
         kept = keep_checksums(index, spec, version)
@@ -188,6 +190,17 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
             if step.tied is not None
         ]
     return Plan(index.format, f"{spec.name}@{version}", save, metadata, tuple(steps), tuple(losses))
+
+
+def _choices_of_kept(save: SaveOptions, names: list[str], kept: set[str]) -> SaveOptions:
+    """Choices by name for the tensors that are not left out; a pattern may match only those that are."""
+    compression, checksum = (
+        {name: choice for name, choice in by_pattern(chosen, names).items() if name in kept}
+        if isinstance(chosen, Mapping)
+        else chosen
+        for chosen in (save.compression, save.checksum)
+    )
+    return replace(save, compression=compression, checksum=checksum)
 
 
 def _name_losses(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss]:

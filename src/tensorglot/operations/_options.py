@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from tensorglot.arguments import as_integer, check_flags
 from tensorglot.containers.table import Format, PerTensor, WriteOptions
@@ -23,6 +23,8 @@ __all__ = ["AUTO", "Choice", "SaveOptions", "keep_checksums"]
 Choice: TypeAlias = "str | Mapping[str, str | None] | None"
 AUTO = "auto"
 """The algorithm that the tensor has where it is read from, if the format supports it; else the format's fast one."""
+LEVELS = {"zstd": (-131072, 22), "deflate": (0, 9)}
+"""The lowest and the highest level of each compression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,25 +51,44 @@ class SaveOptions:
         level = None if level is None else as_integer(level, "level", "save.level")
         return cls(compression=compression, level=level, checksum=checksum, durable=durable, progress=progress)
 
+    def check(self, spec: Format, version: str) -> None:
+        """Refuses choices that the format does not support, whatever the tensors are."""
+        for what, choice, offered in (
+            ("compression", self.compression, spec.compression),
+            ("checksum", self.checksum, (AUTO, *spec.checksums_in(version))),
+        ):
+            for one in choice.values() if isinstance(choice, Mapping) else (choice,):
+                if one is not None and not isinstance(one, str):
+                    raise InputError(
+                        f"{what} must be a str, None, or a mapping from names or patterns to these, not {one!r}",
+                        rule=f"save.{what}",
+                    )
+                if one is not None and one not in offered:
+                    names = ", ".join(name for name in offered if name != AUTO)
+                    supported = f"supported: {names}" if names else f"it supports no {what}"
+                    raise UnsupportedError(
+                        f"{spec.name}@{version} does not support {one} ({supported})", rule=f"save.{what}"
+                    )
+        for codec in spec.compression if self.level is not None else ():
+            low, high = LEVELS[codec]
+            if not low <= cast("int", self.level) <= high:
+                raise InputError(f"{codec} level must be {low} to {high}, not {self.level}", rule="save.level")
+
     def settle(self, spec: Format, version: str, index: Index) -> WriteOptions:
         """The choice for each tensor. A choice that the format does not support is an error."""
-        compression = _settle(self.compression, None, index.names, "compression")
-        checksum = _settle(self.checksum, AUTO, index.names, "checksum")
+        self.check(spec, version)
+        compression = _settle(self.compression, None, index.names)
+        checksum = _settle(self.checksum, AUTO, index.names)
         if AUTO in checksum.choices:  # replaced by what AUTO means for each tensor, exceptions included
             kept = keep_checksums(index, spec, version)
             exceptions = dict(kept.exceptions) if checksum.default == AUTO else {}
             for name, choice in checksum.exceptions.items():
                 exceptions[name] = kept.of(name) if choice == AUTO else choice
             checksum = PerTensor(kept.default if checksum.default == AUTO else checksum.default, exceptions)
-        for what, chosen, offered in (
-            ("compression", compression.choices, spec.compression),
-            ("checksum", checksum.choices, spec.checksums_in(version)),
-        ):
-            for choice in sorted(chosen.difference(offered)):
-                supported = f"supported: {', '.join(offered)}" if offered else f"it supports no {what}"
-                raise UnsupportedError(
-                    f"{spec.name}@{version} does not support {choice} ({supported})", rule=f"save.{what}"
-                )
+        for name in index.names if "frame" in checksum.choices else ():
+            if checksum.of(name) == "frame" and compression.of(name) is None:
+                message = "checksum 'frame' goes with compression; pass compression='zstd' or another checksum"
+                raise InputError(message, rule="save.checksum", tensor=name)
         if self.level is not None and not compression.choices:
             hint = Hint("pass compression=", "pass --compression NAME")
             raise InputError("a compression level needs a compression", rule="save.level", hint=hint)
@@ -88,15 +109,8 @@ def keep_checksums(index: Index, spec: Format, version: str) -> PerTensor:
     return PerTensor(default, {name: one for name, one in zip(index.names, kept, strict=True) if one != default})
 
 
-def _settle(choice: Choice, otherwise: str | None, names: Sequence[str], what: str) -> PerTensor:
+def _settle(choice: Choice, otherwise: str | None, names: Sequence[str]) -> PerTensor:
     """One choice for all, or by name; `otherwise` is for tensors that match no pattern."""
-    chosen = [*choice.values()] if isinstance(choice, Mapping) else [choice]
-    for one in chosen:
-        if one is not None and not isinstance(one, str):
-            raise InputError(
-                f"{what} must be a str, None, or a mapping from names or patterns to these, not {one!r}",
-                rule=f"save.{what}",
-            )
     if isinstance(choice, Mapping):
         return PerTensor(otherwise, by_pattern(choice, names))
     return PerTensor(choice)

@@ -17,6 +17,7 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, escape
+from tensorglot.model.tensor import plain_array
 from tensorglot.providers import provided
 
 __all__ = ["output_arrays", "shares_memory"]
@@ -38,7 +39,7 @@ def output_arrays(out: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
                 rule="out.array",
                 tensor=name,
             )
-        arrays[name] = value
+        arrays[name] = plain_array(value, name)
     _check_apart(arrays)
     return arrays
 

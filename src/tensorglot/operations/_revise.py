@@ -34,9 +34,24 @@ from tensorglot.operations._progress import follow
 from tensorglot.operations._sidecar import SetAside, read_sidecar
 from tensorglot.operations.save import prepare
 
-__all__ = ["NOT_IN_PLACE", "Revised", "inherited_options", "refuse_sidecar", "sidecar_error", "write_revision"]
+__all__ = [
+    "NOT_IN_PLACE",
+    "Revised",
+    "check_in_place",
+    "inherited_options",
+    "refuse_sidecar",
+    "sidecar_error",
+    "write_revision",
+]
 
 NOT_IN_PLACE = Hint("leave out in_place", "leave out --in-place")
+
+
+def check_in_place(format: str) -> None:
+    """Refuses a format whose tensors cannot be changed without a copy of the file."""
+    spec, version = named(format)
+    if spec.container.append is None or version not in spec.appends:
+        raise UnsupportedError(f"{format} cannot be edited in place", rule="edit.in_place", hint=NOT_IN_PLACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +78,8 @@ class Revised:
     ) -> Revised:
         """What the format cannot store is refused. A new tensor takes the place of one of the same name."""
         spec, version = named(archive.format)
-        if in_place and (spec.container.append is None or version not in spec.appends):
-            raise UnsupportedError(
-                f"{archive.format} cannot be edited in place",
-                rule="edit.in_place",
-                hint=NOT_IN_PLACE,
-            )
+        if in_place:
+            check_in_place(archive.format)
         dropped = set(drop)
         names = [name for name in archive.index.names if name not in dropped]
         existing = set(names)

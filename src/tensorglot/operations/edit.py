@@ -27,7 +27,7 @@ from tensorglot.arguments import as_names, check_flags, check_mapping
 from tensorglot.containers.table import Format, WriteOptions, named
 from tensorglot.errors import Hint, InputError, TensorNotFound, UnsupportedError, escape
 from tensorglot.io.in_place import lock_for_edit, replace_tail
-from tensorglot.io.local import Stamp, change_error, file_stamp
+from tensorglot.io.local import Stamp, add_path_to_errors, change_error, file_stamp
 from tensorglot.io.place import Place, as_place
 from tensorglot.io.target import version_read
 from tensorglot.io.urls import check_target as check_url_target
@@ -115,7 +115,7 @@ def edit(
     check_mapping(add, "add", "edit.add")
     tensors = _Changes(replace, tuple(as_names(drop, "drop", "edit.drop")), add)
     options = OpenOptions.of(format, verify="auto" if tensors else "never", limits=limits)
-    with _open_to_edit(place, options) as (archive, expect):
+    with add_path_to_errors(place), _open_to_edit(place, options) as (archive, expect):
         spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
         old = dict(archive.metadata or {})
         new = _changed(old, metadata, removed, spec, version)

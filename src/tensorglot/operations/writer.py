@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from tensorglot.arguments import check_flags, check_mapping
-from tensorglot.containers.table import for_target
+from tensorglot.containers.table import for_target, named
 from tensorglot.dynd.coerce.anything import coerce
 from tensorglot.errors import InputError, plural
-from tensorglot.io.local import FileSource
+from tensorglot.io.local import FileSource, add_path_to_errors
 from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable, open_spool
 from tensorglot.io.stream import write_stream
@@ -43,7 +43,7 @@ from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import by_pattern
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress
-from tensorglot.operations.save import save_archive
+from tensorglot.operations.save import check_metadata, save_archive
 
 __all__ = ["TensorStream", "Writer"]
 
@@ -156,12 +156,13 @@ class Writer:
         self._in_place = in_place
         if in_place and not append:
             raise InputError("in_place= needs append=True", rule="writer.append")
-        self._append_to = Appended.of(target, format) if append else None
+        self._append_to = Appended.of(target, format, direct=in_place) if append else None
         if self._append_to is None:
             spec, version = for_target(target, format)
             self._format = f"{spec.name}@{version}"
         else:
             self._format = self._append_to.format
+        self._check_options(self._options, metadata)
         self._choices: dict[str, dict[str, str | None]] = {"compression": {}, "checksum": {}}
         self._metadata = metadata
         open_target(target)  # writes nothing yet: a target that cannot be written is refused before any tensor is added
@@ -186,6 +187,12 @@ class Writer:
         `compression` and `checksum` override those of the writer.
         """
         self._check(name)
+        self._check_options(
+            SaveOptions(
+                compression={} if isinstance(compression, EllipsisType) else {name: compression},
+                checksum={} if isinstance(checksum, EllipsisType) else {name: checksum},
+            )
+        )
         tensor = named_tensor(name, value)
         if attributes is not None:
             check_mapping(attributes, "attributes of a tensor", "save.attributes", name)
@@ -223,6 +230,13 @@ class Writer:
         self._tensors[name] = Tensor(name, {"data": Part(element, dims, span)})
         self._streams.append(TensorStream(self._spool, name, element, dims))
         return self._streams[-1]
+
+    def _check_options(self, options: SaveOptions, metadata: Mapping[str, Any] | None = None) -> None:
+        spec, version = named(self._format)
+        with add_path_to_errors(self._target if isinstance(self._target, Place) else None):
+            options.check(spec, version or "")
+            if metadata is not None:
+                check_metadata(metadata, spec, version or "")
 
     def _check(self, name: str) -> None:
         check_name(name)

@@ -24,6 +24,7 @@ from tensorglot.containers.delta.index import Change, DeltaIndex
 from tensorglot.errors import InputError, UnsupportedError, escape, plural
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.payload import as_bytes
+from tensorglot.model.tensor import plain_array
 from tensorglot.model.types.algebra import dense
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import named_tensor
@@ -96,7 +97,7 @@ def _array_of(name: str, value: Any) -> NDArray[Any] | None:
             dtype_of(value.dtype, name)
         except UnsupportedError:
             return None
-        return value
+        return plain_array(value, name)
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
@@ -106,7 +107,7 @@ def _array_of(name: str, value: Any) -> NDArray[Any] | None:
 
 
 def _is_memory_of(array: NDArray[Any], value: Any) -> bool:
-    return array is value or value.data_ptr() == array.__array_interface__["data"][0]
+    return isinstance(value, np.ndarray) or value.data_ptr() == array.__array_interface__["data"][0]
 
 
 def _write(name: str, value: Any, array: NDArray[Any], copy: NDArray[Any]) -> None:

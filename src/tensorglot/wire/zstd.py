@@ -28,7 +28,6 @@ from tensorglot.threads import batches, for_each, ordered_map
 
 __all__ = [
     "FRAME_NBYTES",
-    "LEVELS",
     "Frame",
     "Read",
     "compress",
@@ -49,8 +48,6 @@ Read: TypeAlias = Callable[[int, int], memoryview]
 
 FRAME_NBYTES = 1 << 20
 """Decoded size of the frames that we write: large enough to compress well, small enough for threads and slices."""
-LEVELS = (-(1 << 17), 22)
-"""The lowest and the highest compression level."""
 SCRATCH_NBYTES = 16 << 20
 """To read a part of a frame, a frame up to this size is decoded completely, a larger one as far as needed."""
 

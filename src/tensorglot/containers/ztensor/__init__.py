@@ -35,13 +35,13 @@ from tensorglot.containers.ztensor.constants import (
     STORAGE_2,
 )
 from tensorglot.containers.ztensor.shards import ShardSource
-from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError
+from tensorglot.errors import FormatError, TensorglotError, TruncatedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Codec, Source
 from tensorglot.model.repeated import check_shared
-from tensorglot.wire import cbor, zstd
+from tensorglot.wire import cbor
 
 __all__ = ["CONTAINER"]
 
@@ -98,13 +98,6 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
-    for name in archive.index.names if "frame" in options.checksum.choices else ():
-        if options.checksum.of(name) == "frame" and options.compression.of(name) is None:
-            message = "checksum 'frame' goes with compression; pass compression='zstd' or another checksum"
-            raise InputError(message, rule="save.checksum", tensor=name)
-    level = options.level
-    if level is not None and (not isinstance(level, int) or not zstd.LEVELS[0] <= level <= zstd.LEVELS[1]):
-        raise InputError("zstd level must be {} to {}, not {!r}".format(*zstd.LEVELS, level), rule="save.level")
     return _WRITERS[options.version](archive, options)
 
 

@@ -31,6 +31,7 @@ from tensorglot.dynd.schema import HUGE, Kind, Node, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Column, Lists, Positions, Value, lists_of_sizes, subtree, take
 from tensorglot.errors import InputError, OutOfRange
+from tensorglot.model.picking import index_array
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import (
     Complex,
@@ -199,15 +200,13 @@ def _without_dots(type: Type, rest: list[Item]) -> list[Item]:
 def _item(item: Any) -> Item:
     if isinstance(item, slice | str) or item is Ellipsis:
         return item
-    with suppress(TypeError, ValueError):  # not an integer; lists of several lengths
-        if isinstance(item, list | np.ndarray) and np.ndim(item) == 1:
-            array = np.asarray(item)
-            if array.dtype == np.bool_:
-                return array
-            if array.dtype.kind in "iu" or not array.size:
-                return array.astype(np.int64)
-        elif not isinstance(item, bool):
-            return operator.index(item)
+    array = index_array(item)
+    if array is None:
+        with suppress(TypeError):
+            if not isinstance(item, bool):
+                return operator.index(item)
+    elif array.ndim == 1 and array.dtype.kind in "biu":
+        return array
     raise OutOfRange(
         f"{reprlib.repr(item)} is not a valid index: pass an integer, a slice, a field, a list of integers or a mask",
         rule="index.basic",
@@ -327,11 +326,12 @@ def _positions(item: slice | Positions, size: int) -> Positions:
     """The rows that an item picks from `size` rows."""
     if isinstance(item, slice):
         picked = _range(item, size)
-        return np.arange(picked.start, picked.stop, picked.step)
+        return np.fromiter(picked, np.int64, len(picked)) if len(picked) < 2 else np.arange(size)[item]
     if item.dtype == np.bool_:
         if len(item) != size:
             raise OutOfRange(f"a mask of {len(item)} elements cannot index {size} rows", rule="index.range")
         return np.flatnonzero(item)
     if item.size and not -size <= item.min() <= item.max() < size:
         raise OutOfRange(f"positions are out of range for {size} rows", rule="index.range")
-    return np.where(item < 0, item + size, item)
+    positions: Positions = item.astype(np.int64)
+    return np.where(positions < 0, positions + size, positions)
