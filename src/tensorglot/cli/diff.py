@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tensorglot.cli.options import as_json, source_of, storage_option, storage_options
+from tensorglot.cli.options import PATH, as_json, source_of, storage_option, storage_options
 from tensorglot.cli.terminal import (
     WIDE,
     Column,
@@ -72,8 +72,8 @@ def _largest(row: Row, measure: str) -> float:
 
 
 @click.command
-@click.argument("one", type=click.Path())
-@click.argument("two", type=click.Path())
+@click.argument("one", type=PATH)
+@click.argument("two", type=PATH)
 @click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute tolerance.")
 @click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="Tolerance relative to the larger magnitude.")
 @click.option(

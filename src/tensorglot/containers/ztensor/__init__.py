@@ -35,7 +35,7 @@ from tensorglot.containers.ztensor.constants import (
     STORAGE_2,
 )
 from tensorglot.containers.ztensor.shards import ShardSource
-from tensorglot.errors import FormatError, InputError, TensorglotError, TruncatedError
+from tensorglot.errors import FormatError, Hint, InputError, TensorglotError, TruncatedError
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, DType
 from tensorglot.model.index import Index
@@ -100,8 +100,8 @@ def read(source: Source, options: ReadOptions) -> Index:
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     for name in archive.index.names if "frame" in options.checksum.choices else ():
         if options.checksum.of(name) == "frame" and options.compression.of(name) is None:
-            message = "checksum 'frame' goes with compression; pass compression='zstd' or another checksum"
-            raise InputError(message, rule="save.checksum", tensor=name)
+            hint = Hint("pass compression='zstd' or another checksum", "pass --compression zstd or another --checksum")
+            raise InputError("checksum 'frame' needs compression", rule="save.checksum", tensor=name, hint=hint)
     level = options.level
     if level is not None and (not isinstance(level, int) or not zstd.LEVELS[0] <= level <= zstd.LEVELS[1]):
         raise InputError("zstd level must be {} to {}, not {!r}".format(*zstd.LEVELS, level), rule="save.level")
