@@ -236,6 +236,20 @@ def test_names_keep_as_much_of_their_common_prefix_as_fits(folder: Path) -> None
     assert {len(line) for line in seen.splitlines() if line.startswith("bafy") and ".w" in line} == {100}
 
 
+def test_a_dumb_terminal_gets_neither_a_bar_nor_empty_lines(folder: Path) -> None:
+    for line in ("diff model.bt model.bt", "convert model.bt x.zt", "hash model.bt head", "verify model.bt --deep"):
+        code, seen = on_terminal(*line.split(), env={"TERM": "dumb"})
+        assert code == 0
+        assert ESC not in seen
+        assert not seen.startswith("\n")
+
+
+def test_the_rate_of_a_short_conversion_is_not_shown(folder: Path) -> None:
+    message = run("convert", "model.bt", "x.zt").stderr.splitlines()[0]
+    assert message.startswith("2 tensors, 56 B to x.zt: ztensor@0.1, 0.")
+    assert message.endswith(" s")
+
+
 def test_errors_of_the_demo_are_json_too(folder: Path) -> None:
     (folder / "taken").mkdir()
     error = json.loads(run("demo", "taken", "--json", code=5).stderr)["error"]

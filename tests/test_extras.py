@@ -90,3 +90,8 @@ def _refuse_all() -> dict[str, list[str]]:
 
 if __name__ == "__main__":
     print(json.dumps(_refuse_all()))
+
+
+def test_the_error_names_the_package_and_not_its_module() -> None:
+    with pytest.raises(tg.UnsupportedError, match=r"^nothing is not installed: pip install tensorglot\[scipy\]"):
+        library("nothing.sparse", "scipy")

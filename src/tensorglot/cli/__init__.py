@@ -41,7 +41,7 @@ COMMANDS = {
     "ls": "List the tensors of a file.",
     "info": "Describe a file, or one tensor of it.",
     "cat": "Print a tensor or a slice of it.",
-    "stats": "Minimum, maximum, mean, deviation, norm and a histogram.",
+    "stats": "Print minimum, maximum, mean, deviation, norm, a histogram.",
     "verify": "Check a file against the rules of its format.",
     "hash": "Print the CID of every tensor, and of all together.",
     "diff": "Compare two files: names, types, shapes, values, metadata.",

@@ -172,11 +172,11 @@ def _one_or_pairs(given: Sequence[str], option: str) -> str | dict[str, str] | N
 def _print_done(target: str, report: Conversion, on_loss: str) -> None:
     from tensorglot.containers.table import named
 
-    rate = report.nbytes / report.seconds if report.seconds else 0
+    rate = f", {human_nbytes(report.nbytes / report.seconds)}/s" if report.seconds >= 1 else ""
     where = "" if target == "-" else f" to {target}"
     message(
         f"{plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}, "
-        f"{report.seconds:.1f} s, {human_nbytes(rate)}/s"
+        f"{report.seconds:.1f} s{rate}"
     )
     for text in (*_casts_text(report.casts), *_quantized_text(report.quantized)):
         message(text)

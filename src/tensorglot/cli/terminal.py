@@ -312,8 +312,8 @@ def bold(text: str) -> str:
 
 @contextmanager
 def progress_bar(what: str, unit: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr; None if that is not a terminal."""
-    if not sys.stderr.isatty():
+    """A bar on stderr; None if that is not a terminal, or one that cannot move the cursor."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     from tensorglot.operations._progress import bar
