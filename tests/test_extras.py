@@ -16,6 +16,7 @@ import pytest
 import tensorglot as tg
 from tensorglot.bridges import dask, pandas, polars
 from tensorglot.bson import mongodb as pymongo
+from tensorglot.extras import library
 
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 DENSE = tg.dumps({"w": np.zeros(3, np.float32)}, format="bintensors")
