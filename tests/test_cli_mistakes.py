@@ -244,6 +244,12 @@ def test_a_dumb_terminal_gets_neither_a_bar_nor_empty_lines(folder: Path) -> Non
         assert not seen.startswith("\n")
 
 
+def test_the_summary_of_a_diff_tells_of_nan(folder: Path) -> None:
+    tg.save("other.bt", {"head": np.full((2, 3), np.nan, np.float32), "norm": np.full(4, 0.5)})
+    last = run("diff", "model.bt", "other.bt", code=1).stdout.splitlines()[-1]
+    assert last == "different: 2 of 2 tensors (2 values), by at most 0.5, 6 NaN on one side"
+
+
 def test_the_rate_of_a_short_conversion_is_not_shown(folder: Path) -> None:
     message = run("convert", "model.bt", "x.zt").stderr.splitlines()[0]
     assert message.startswith("2 tensors, 56 B to x.zt: ztensor@0.1, 0.")

@@ -57,7 +57,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step("tensorglot diff model.bt next.bt"),
     Step("tensorglot stats next.bt 'layers.3.mlp.*'", "A row of layers.3.mlp.up is NaN:"),
-    Step("tensorglot report model.bt next.bt -o changes.html", "The same as a page with pictures:"),
+    Step("tensorglot report model.bt next.bt -o changes.html", "What changed, as a page with pictures:"),
     Step("tensorglot store init run", "Every version, in a store. A commit costs what differs."),
     Step("tensorglot store commit run model.bt -m 'step 1000'"),
     Step("tensorglot store commit run next.bt -m 'step 1001'"),

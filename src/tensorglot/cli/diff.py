@@ -164,8 +164,11 @@ def _summary(found: Diff, rows: Sequence[Row]) -> str:
     text = f"different: {found.tensors - found.equal:,} of {plural(found.tensors, 'tensor')}"
     if kinds:
         text += f" ({', '.join(f'{count:,} {kind}' for kind, count in sorted(kinds.items()))})"
-    most = [v.largest_absolute for row in rows if (v := row.values) is not None and v.largest_absolute]
+    values = [row.values for row in rows if row.values is not None]
+    most = [each.largest_absolute for each in values if each.largest_absolute]
     text += f", by at most {_number(max(most))}" if most else ""
+    nan = sum(each.nan for each in values)
+    text += f", {nan:,} NaN on one side" if nan else ""
     return text + (f"; {plural(keys, 'metadata key')}" if keys else "")
 
 
