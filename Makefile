@@ -94,7 +94,7 @@ wheel: $(VENV)/.wheels
 
 # The documentation, in site/. A broken link is an error.
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/.installed: pyproject.toml setup.py $(KERNELS)
 	$(CREATE)

@@ -122,7 +122,7 @@ def test_the_disk_is_full(folder: Path, args: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run([*COMMAND, *filled], stdout=full, stderr=subprocess.PIPE, env=environment(), text=True)
     assert done.returncode == 5
-    assert done.stderr == "error: No space left on device\n"
+    assert done.stderr == "error: stdout: No space left on device\n"
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc here")

@@ -381,6 +381,6 @@ def test_devices_that_are_none_or_not_there_are_told_in_the_words_of_pytorch(tmp
     torch = needs("torch")
     tg.save(tmp_path / "x.bt", {"w": np.ones(2)})
     for device, said in (("abacus", "'abacus' is not a device: .*abacus"), ("hpu", "'hpu' is not available: .*hpu")):
-        with pytest.raises((ValueError, RuntimeError), match=f"(?i){said}"):
+        with pytest.raises(RuntimeError, match=f"(?i){said}"):
             tg.torch.load_file(tmp_path / "x.bt", device=device)
     assert tg.torch.load_file(tmp_path / "x.bt", device=torch.device("cpu"))["w"].tolist() == [1, 1]

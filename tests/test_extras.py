@@ -16,6 +16,7 @@ import pytest
 import tensorglot as tg
 from tensorglot.bridges import dask, pandas, polars
 from tensorglot.bson import mongodb as pymongo
+from tensorglot.extras import library
 
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 DENSE = tg.dumps({"w": np.zeros(3, np.float32)}, format="bintensors")
@@ -90,3 +91,8 @@ def _refuse_all() -> dict[str, list[str]]:
 
 if __name__ == "__main__":
     print(json.dumps(_refuse_all()))
+
+
+def test_the_error_names_the_package_and_not_its_module() -> None:
+    with pytest.raises(tg.UnsupportedError, match=r"^nothing is not installed: pip install tensorglot\[scipy\]"):
+        library("nothing.sparse", "scipy")

@@ -60,6 +60,14 @@ def test_every_value_has_a_table(tmp_path: Path) -> None:
     assert "closed" in archive._repr_html_()
 
 
+def test_an_identity_has_a_row_for_each_tensor() -> None:
+    identity = tg.identify({"<w>": np.ones(2), "": np.zeros(3)})
+    text = identity._repr_html_()
+    assert f"<b>{identity.cid}: 2 tensors</b>" in text
+    for name, cid in (("&lt;w&gt;", identity.tensors["<w>"]), ("&#x27;&#x27;", identity.tensors[""])):
+        assert f'<tr><td style="text-align: left">{name}</td><td style="text-align: left">{cid}</td></tr>' in text
+
+
 def test_numbers_are_aligned_to_the_right_in_one_line() -> None:
     cells = re.findall(r'<td style="([^"]*)">([^<]*)', tg.stats({"w": np.arange(4)})._repr_html_())
     right = "text-align: right; white-space: nowrap"

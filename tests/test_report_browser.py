@@ -657,6 +657,33 @@ def test_a_file_of_another_size_is_refused_in_the_words_of_the_command_line(
         assert error.partition("; in the other layout")[0] == f"b{suffix}: {said}"
 
 
+@pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
+def test_a_truncated_ztensor_file_is_refused(opener: Any, tmp_path: Path, format: str) -> None:
+    tg.save(tmp_path / "whole.zt", {"w": np.zeros(300)}, format=format)
+    path = tmp_path / "cut.zt"
+    for kept in (1000, 72, 40):  # the last bytes are zeros, as if an index of no bytes preceded them
+        path.write_bytes((tmp_path / "whole.zt").read_bytes()[:kept])
+        found, error = drop(opener, path)
+        assert found is None
+        assert error.startswith("cut.zt: ")
+
+
+def test_the_ring_of_the_focused_list_is_not_covered_by_its_rows_and_not_printed(opener: Any, tmp_path: Path) -> None:
+    tg.save(tmp_path / "a.bt", {"w": np.zeros(300)})
+    drop(opener, tmp_path / "a.bt")
+    opener.focus("#search")
+    for _ in range(2):
+        opener.keyboard.press("Tab")
+    ring = "getComputedStyle(document.getElementById('tensors')).outlineStyle"
+    assert opener.evaluate("document.activeElement.id") == "list"
+    assert opener.evaluate(ring) == "solid"
+    opener.emulate_media(media="print")
+    try:
+        assert opener.evaluate(ring) == "none"
+    finally:
+        opener.emulate_media(media="screen")
+
+
 def test_values_of_several_parts_are_one_tensor(opener: Any, tmp_path: Path) -> None:
     sparse = needs("scipy.sparse")
     matrix = sparse.csr_array(np.eye(5, dtype=np.float32))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -53,6 +54,14 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
         for name in module.__all__:
             if callable(getattr(module, name)):
                 assert f'id="tensorglot.{prefix}{name}"' in text, name
+
+
+def test_signatures_of_the_reference_fit_the_page(site: Path) -> None:
+    needs("ruff")
+    blocks = re.findall(r"<pre>.*?</pre>", (site / "api" / "index.html").read_text(), re.S)
+    signatures = [html.unescape(re.sub(r"<[^>]+>", "", block)) for block in blocks]
+    assert any(signature.startswith("open(\n    source") for signature in signatures)
+    assert max(len(line) for signature in signatures for line in signature.splitlines()) <= 80
 
 
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "pictures").iterdir()), ids=lambda path: path.name)

@@ -366,8 +366,10 @@ def test_what_is_not_there(store: Store) -> None:
         store.checkout("main")
     store.commit("main", {})
     for call in (store.checkout, store.log, store.show, store.delete, lambda ref: store.tag("x", ref)):
-        with pytest.raises(tg.TensorNotFound, match="its refs are main"):
+        with pytest.raises(tg.TensorNotFound, match="'mian'; did you mean 'main'"):
             call("mian")
+        with pytest.raises(tg.TensorNotFound, match="'other'; its refs are main"):
+            call("other")
     with pytest.raises(tg.TensorNotFound):
         store.commit("main", {}, parent="mian")
 

@@ -15,7 +15,7 @@ def library(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        message = f"{module} is not installed: pip install tensorglot[{extra}]"
+        message = f"{module.partition('.')[0]} is not installed: pip install tensorglot[{extra}]"
         raise UnsupportedError(message, rule=f"extra.{extra}") from error
 
 

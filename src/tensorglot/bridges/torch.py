@@ -90,7 +90,7 @@ def as_device(device: Any) -> torch.device:
         found = torch.device("cpu" if device is None else device)
     except (RuntimeError, TypeError, ValueError) as error:
         message = str(error).partition("\n")[0]
-        raise InputError(f"{device!r} is not a device: {message}", rule="torch.device") from error
+        raise StateError(f"{device!r} is not a device: {message}", rule="torch.device") from error
     try:
         torch.empty(0, device=found)
     except (AssertionError, ImportError, RuntimeError) as error:  # PyTorch asserts that it was compiled for the device

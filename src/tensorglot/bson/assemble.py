@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tensorglot.arguments import check_choice, check_flags
 from tensorglot.bson.coerce import NUMPY, VectorData, apply_ignored_bits, unpack_bits
 from tensorglot.bson.sources import Batch
-from tensorglot.errors import FormatError, InputError
+from tensorglot.errors import FormatError, Hint, InputError
 from tensorglot.model.payload import as_bytes
 from tensorglot.model.tensor import plain_array
 from tensorglot.wire.bson_vector import IGNORED_BITS, IgnoredBits, Row
@@ -136,7 +136,9 @@ class _GrowableMatrix:
         if absent and self._options.on_missing == "error":
             number = self._documents + int(np.flatnonzero(missing)[0])
             raise FormatError(
-                f"document {number} has no vector; pass on_missing='skip' or 'nan' to continue", rule=MISSING_RULE
+                f"document {number} has no vector",
+                rule=MISSING_RULE,
+                hint=Hint("pass on_missing='skip' or 'nan' to continue", "pass --on-missing skip or nan to continue"),
             )
         self._documents += len(missing)
         self.vectors += len(missing) - absent
@@ -160,8 +162,9 @@ class _GrowableMatrix:
     def _check_nan(self) -> None:
         if self._row is not None and self._row.kind.name != "float32":
             raise InputError(
-                f"on_missing='nan' needs float32 vectors, found {self._row.kind.name}; pass on_missing='skip'",
+                f"NaN for missing vectors needs float32, found {self._row.kind.name}",
                 rule="bson.on_missing",
+                hint=Hint("pass on_missing='skip'", "pass --on-missing skip"),
             )
 
     def _append(self, rows: int) -> NDArray[Any]:

@@ -27,12 +27,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import click
 
-from tensorglot.cli.exits import EXITS, finish
-from tensorglot.errors import did_you_mean
+from tensorglot.cli.exits import EXITS, finish, name_stdout_in_errors, raise_interrupt
+from tensorglot.cli.group import Group
 
 __all__ = ["COMMANDS", "commands", "main"]
 
@@ -41,7 +41,7 @@ COMMANDS = {
     "ls": "List the tensors of a file.",
     "info": "Describe a file, or one tensor of it.",
     "cat": "Print a tensor or a slice of it.",
-    "stats": "Minimum, maximum, mean, deviation, norm and a histogram.",
+    "stats": "Print minimum, maximum, mean, deviation, norm, a histogram.",
     "verify": "Check a file against the rules of its format.",
     "hash": "Print the CID of every tensor, and of all together.",
     "diff": "Compare two files: names, types, shapes, values, metadata.",
@@ -59,13 +59,15 @@ COMMANDS = {
     "demo": "Make a small checkpoint and run the main commands on it.",
 }
 """Each command, which is the module of that name, and the first line of its help."""
-_ELSEWHERE = {"quantize": "; did you mean `convert --quantize SCHEME`, or `vectors quantize` for embeddings?"}
-"""Words that are not commands: the option or the command of a group that does it."""
 TERMINATING = (signal.SIGHUP, signal.SIGTERM)
 
 
-class Commands(click.Group):
+class Commands(Group):
     """The table as a click group."""
+
+    elsewhere: ClassVar = {
+        "quantize": "; did you mean `convert --quantize SCHEME`, or `vectors quantize` for embeddings?"
+    }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -76,15 +78,6 @@ class Commands(click.Group):
         command = import_module(f"tensorglot.cli.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            near = _ELSEWHERE.get(args[0]) or did_you_mean(args[0], COMMANDS)
-            raise click.UsageError(error.message.rstrip(".") + (near or "."), ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -143,6 +136,9 @@ def _leave(number: int, frame: object) -> NoReturn:
 
 def main() -> NoReturn:
     """The entry point. Signal handlers are set only here, never by the library."""
+    name_stdout_in_errors()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, raise_interrupt)
     for number in TERMINATING:
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _leave)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from tensorglot.cli.complete import complete_names
-from tensorglot.cli.options import file_argument, reading_options, source_of, storage_options
+from tensorglot.cli.options import PATH, file_argument, reading_options, source_of, storage_options
 from tensorglot.cli.terminal import clip, message, screen_lines
 
 __all__ = ["command"]
@@ -22,7 +22,7 @@ MOST_WIDTH = 2000
 @click.argument("name", shell_complete=complete_names)
 @click.argument("index", default="...")
 @click.option("--npy", is_flag=True, help="Write a .npy file instead of text.")
-@click.option("-o", "--output", type=click.Path(), help="Write to this file, atomically.")
+@click.option("-o", "--output", type=PATH, help="Write to this file, atomically.")
 @reading_options
 def command(file: str, name: str, index: str, npy: bool, output: str | None, format: str | None, as_json: bool) -> None:
     """Print a tensor or a slice of it.

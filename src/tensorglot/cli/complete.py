@@ -1,16 +1,27 @@
 """Shell completion: names of tensors in a file, refs of a store, formats, element types.
 
 Called while the user types: nothing is printed, not even an error, and names that a shell
-could not show on one line are left out.
+could not show on one line are left out. Zsh and fish quote what they insert. Bash does not,
+and names come from files that may be hostile: `$(…)` in one would be executed.
 """
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterable
 
 import click
 
-__all__ = ["complete_dtypes", "complete_formats", "complete_names", "complete_refs"]
+__all__ = [
+    "complete_checksums",
+    "complete_compression",
+    "complete_dtypes",
+    "complete_formats",
+    "complete_names",
+    "complete_refs",
+    "complete_schemes",
+]
 
 MOST = 500
 """Names that are offered at once."""
@@ -29,6 +40,19 @@ def _typed_before(context: click.Context, *names: str) -> str | None:
     return next(filter(None, found), context.args[0] if context.args else None)
 
 
+def _offer(names: Iterable[str], typed: str) -> list[str]:
+    """Names of a file that begin with what was typed, safe to insert."""
+    found = _starting((name for name in names if name.isprintable() and not name.isspace() and name), typed)
+    if os.environ.get("_TENSORGLOT_COMPLETE") != "bash_complete":
+        return found
+    quoted = {name: shlex.quote(name) for name in found}
+    try:
+        shlex.split(os.environ["COMP_WORDS"])
+    except ValueError:  # within quotes, where only plain names are safe
+        return [name for name in found if quoted[name] == name]
+    return list(quoted.values())
+
+
 def complete_names(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """Names of tensors in the file that was typed before the cursor."""
     import tensorglot as tg
@@ -38,7 +62,7 @@ def complete_names(context: click.Context, parameter: click.Parameter, typed: st
         return []
     try:
         with tg.open(file) as archive:
-            return _starting((name for name in archive if name.isprintable() and not name.isspace()), typed)
+            return _offer(archive, typed)
     except (tg.TensorglotError, OSError):
         return []
 
@@ -52,7 +76,7 @@ def complete_refs(context: click.Context, parameter: click.Parameter, typed: str
         return []
     try:
         with tg.store.Store(path) as store:
-            return _starting((name for name in store.refs() if name.isprintable()), typed)
+            return _offer(store.refs(), typed)
     except (tg.TensorglotError, OSError):
         return []
 
@@ -66,10 +90,33 @@ def complete_formats(context: click.Context, parameter: click.Parameter, typed: 
     return _starting([spec.name for spec in specs] if "@" not in typed else versions, typed)
 
 
+def complete_compression(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    import tensorglot as tg
+
+    return _starting(dict.fromkeys(name for spec in tg.formats() for name in spec.compression), typed)
+
+
+def complete_checksums(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    import tensorglot as tg
+
+    written = (name for spec in tg.formats() if spec.writes for name in spec.checksums)
+    return _starting(dict.fromkeys(["auto", "none", *written]), typed)
+
+
 def complete_dtypes(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     """Element types, also after a pattern: `layers.*=bf16`."""
     from tensorglot.model.dtypes import ALIASES, TABLE
 
+    return _after_pattern([*(row.name for row in TABLE if row.numpy is not None), *ALIASES], typed)
+
+
+def complete_schemes(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
+    """Schemes of quantization, also after a pattern."""
+    from tensorglot.operations.quantize import SCHEMES
+
+    return _after_pattern(SCHEMES, typed)
+
+
+def _after_pattern(words: Iterable[str], typed: str) -> list[str]:
     pattern, equals, begun = typed.rpartition("=")
-    names = [*(row.name for row in TABLE if row.numpy is not None), *ALIASES]
-    return [f"{pattern}{equals}{name}" for name in _starting(names, begun)]
+    return [f"{pattern}{equals}{word}" for word in _starting(words, begun)]

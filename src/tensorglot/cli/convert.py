@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.complete import complete_dtypes, complete_formats, complete_names
+from tensorglot.cli.complete import complete_dtypes, complete_formats, complete_names, complete_schemes
 from tensorglot.cli.options import (
+    PATH,
     as_json,
     pairs,
     shape_text,
@@ -29,13 +30,31 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+AMBIGUOUS = {
+    "f8": "float64, float8_e4m3fn or float8_e5m2",
+    "f4": "float32 or float4_e2m1fn",
+    "i8": "int64 or int8",
+    "i4": "int32 or int4",
+    "u8": "uint64 or uint8",
+    "u4": "uint32 or uint4",
+    "float": "float32 or float64",
+}
+"""Types whose number is of bytes in NumPy and of bits elsewhere, and one that is not the same in NumPy and PyTorch."""
 CASTS_SHOWN = 8
 """Tensors that were rounded are listed up to here."""
 
 
+def _refuse_ambiguous(given: tuple[str, ...]) -> tuple[str, ...]:
+    for text in given:
+        name = text.rpartition("=")[2]
+        if name in AMBIGUOUS:
+            raise click.UsageError(f"--dtype {name} is ambiguous: pass {AMBIGUOUS[name]}.")
+    return given
+
+
 @click.command
-@click.argument("source", type=click.Path())
-@click.argument("target", type=click.Path())
+@click.argument("source", type=PATH)
+@click.argument("target", type=PATH)
 @writing_options
 @click.option(
     "--from",
@@ -57,12 +76,14 @@ CASTS_SHOWN = 8
     metavar="[PATTERN=]TYPE",
     multiple=True,
     shell_complete=complete_dtypes,
+    callback=lambda _context, _parameter, given: _refuse_ambiguous(given),
     help="Cast all tensors of the same kind, or those that match.",
 )
 @click.option(
     "--quantize",
     metavar="[PATTERN=]SCHEME",
     multiple=True,
+    shell_complete=complete_schemes,
     help="Round matrices, or tensors that match, to int8, int4, int4:GROUP (.zt) or q8_0, q4_0, q4_1, q5_0, q5_1.",
 )
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Write this metadata instead of the source's.")
@@ -151,11 +172,11 @@ def _one_or_pairs(given: Sequence[str], option: str) -> str | dict[str, str] | N
 def _print_done(target: str, report: Conversion, on_loss: str) -> None:
     from tensorglot.containers.table import named
 
-    rate = report.nbytes / report.seconds if report.seconds else 0
+    rate = f", {human_nbytes(report.nbytes / report.seconds)}/s" if report.seconds >= 1 else ""
     where = "" if target == "-" else f" to {target}"
     message(
         f"{plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}{where}: {report.format}, "
-        f"{report.seconds:.1f} s, {human_nbytes(rate)}/s"
+        f"{report.seconds:.1f} s{rate}"
     )
     for text in (*_casts_text(report.casts), *_quantized_text(report.quantized)):
         message(text)

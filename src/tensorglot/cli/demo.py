@@ -8,7 +8,6 @@ import shlex
 import sys
 import tempfile
 import time
-from code import InteractiveInterpreter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["STEPS", "command"]
+
+FAILED = 5
+"""Exit codes from here on end the demo: the disk is full, or somebody interrupted."""
 
 
 class Step(NamedTuple):
@@ -55,7 +57,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step("tensorglot diff model.bt next.bt"),
     Step("tensorglot stats next.bt 'layers.3.mlp.*'", "A row of layers.3.mlp.up is NaN:"),
-    Step("tensorglot report model.bt next.bt -o changes.html", "The same as a page with pictures:"),
+    Step("tensorglot report model.bt next.bt -o changes.html", "What changed, as a page with pictures:"),
     Step("tensorglot store init run", "Every version, in a store. A commit costs what differs."),
     Step("tensorglot store commit run model.bt -m 'step 1000'"),
     Step("tensorglot store commit run next.bt -m 'step 1001'"),
@@ -78,7 +80,7 @@ STEPS: tuple[Step, ...] = (
 @click.command
 @click.argument("folder", required=False, type=click.Path(path_type=Path))
 @as_json
-def command(folder: Path | None, as_json: bool) -> None:
+def command(folder: Path | None, as_json: bool) -> int:
     """Make a small checkpoint and run the main commands on it.
 
     In a new FOLDER, which is kept; without one in a temporary folder, which is
@@ -96,12 +98,15 @@ def command(folder: Path | None, as_json: bool) -> None:
             done.append(step)
             if not as_json:
                 _show(step)
+            if step.exit >= FAILED:
+                return step.exit
     seconds = round(time.perf_counter() - start, 2)
     if as_json:
         print_json({"steps": [step._asdict() for step in done], "seconds": seconds})
-        return
+        return 0
     kept = f"open {folder / 'changes.html'} in a browser" if folder else "tensorglot demo FOLDER keeps these files"
     print(f"\nThat took {seconds} s; {kept}.\nYour turn: tensorglot --help; tensorglot formats lists what it reads.")
+    return 0
 
 
 @contextlib.contextmanager
@@ -137,13 +142,19 @@ class _Capture(io.TextIOWrapper):
 
 def _play(terminal: bool) -> Iterator[Step]:
     """Runs the steps in the current folder."""
-    python = InteractiveInterpreter({"tensors": _checkpoint(), "train": _train})
+    names = {"tensors": _checkpoint(), "train": _train}
     for step in STEPS:
         printed = io.BytesIO()
         out, err = _Capture(printed, terminal), _Capture(printed, False)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = _run_shell(step.run) if step.kind == "shell" else int(python.runsource(step.run))
+            code = _run_shell(step.run) if step.kind == "shell" else _run_python(step.run, names)
         yield step._replace(output=printed.getvalue().decode(), exit=code)
+
+
+def _run_python(line: str, names: dict[str, Any]) -> int:
+    """Runs a line as a prompt would: the value of an expression is printed."""
+    exec(compile(line, "<demo>", "single"), names)  # noqa: S102
+    return 0
 
 
 def _run_shell(line: str) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tensorglot.cli.options import as_json, source_of, storage_option, storage_options
+from tensorglot.cli.options import PATH, as_json, source_of, storage_option, storage_options
 from tensorglot.cli.terminal import (
     WIDE,
     Column,
@@ -72,8 +72,8 @@ def _largest(row: Row, measure: str) -> float:
 
 
 @click.command
-@click.argument("one", type=click.Path())
-@click.argument("two", type=click.Path())
+@click.argument("one", type=PATH)
+@click.argument("two", type=PATH)
 @click.option("--atol", type=click.FloatRange(min=0), default=0.0, help="Absolute tolerance.")
 @click.option("--rtol", type=click.FloatRange(min=0), default=0.0, help="Tolerance relative to the larger magnitude.")
 @click.option(
@@ -164,8 +164,11 @@ def _summary(found: Diff, rows: Sequence[Row]) -> str:
     text = f"different: {found.tensors - found.equal:,} of {plural(found.tensors, 'tensor')}"
     if kinds:
         text += f" ({', '.join(f'{count:,} {kind}' for kind, count in sorted(kinds.items()))})"
-    most = [v.largest_absolute for row in rows if (v := row.values) is not None and v.largest_absolute]
+    values = [row.values for row in rows if row.values is not None]
+    most = [each.largest_absolute for each in values if each.largest_absolute]
     text += f", by at most {_number(max(most))}" if most else ""
+    nan = sum(each.nan for each in values)
+    text += f", {nan:,} NaN on one side" if nan else ""
     return text + (f"; {plural(keys, 'metadata key')}" if keys else "")
 
 

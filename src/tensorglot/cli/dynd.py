@@ -7,13 +7,13 @@ is that of `tensorglot.dynd.json`.
 from __future__ import annotations
 
 import sys
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tensorglot.cli.group import Group
-from tensorglot.cli.options import as_json, storage_option, storage_options_for, storage_options_of
+from tensorglot.cli.options import PATH, as_json, storage_option, storage_options_for, storage_options_of
 from tensorglot.cli.terminal import print_json, print_result
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_file = click.argument("file", type=click.Path(allow_dash=True), default="-")
+_file = click.argument("file", type=PATH, default="-")
 _type = click.option("--type", "type_text", metavar="TYPE", help="The type of the value, e.g. 'var * {x: ?int32}'.")
-_output = click.option("-o", "--output", type=click.Path(), help="Write to this file, atomically.")
+_output = click.option("-o", "--output", type=PATH, help="Write to this file, atomically.")
 
 
 @click.group(cls=Group)
@@ -74,9 +74,7 @@ def encode(file: str, type_text: str | None, pack: bool, as_hex: bool, output: s
 @_file
 @_type
 @click.option("--hex", "as_hex", is_flag=True, help="FILE has hexadecimal digits.")
-@click.option(
-    "-o", "--output", type=click.Path(), help="Write to this file: Parquet if it ends in .parquet, else JSON."
-)
+@click.option("-o", "--output", type=PATH, help="Write to this file: Parquet if it ends in .parquet, else JSON.")
 @storage_option
 @as_json
 def decode(file: str, type_text: str | None, as_hex: bool, output: str | None, as_json: bool) -> None:
@@ -93,8 +91,9 @@ def decode(file: str, type_text: str | None, as_hex: bool, output: str | None, a
     from tensorglot import dynd
 
     storage_options_of(file, output)
-    data = _bytes(file, as_hex)
-    tensor = dynd.unpack(data) if type_text is None else dynd.deserialize(data, type_text)
+    with _naming(file):
+        data = _bytes(file, as_hex)
+        tensor = dynd.unpack(data) if type_text is None else dynd.deserialize(data, type_text)
     if output is None:
         _print(tensor, as_json)
         return
@@ -108,7 +107,7 @@ def decode(file: str, type_text: str | None, as_hex: bool, output: str | None, a
 
 @command.command("type")
 @click.argument("text", required=False)
-@click.option("--of", "file", type=click.Path(allow_dash=True), help="The type of the value in this file.")
+@click.option("--of", "file", type=PATH, help="The type of the value in this file.")
 @storage_option
 @as_json
 def type_(text: str | None, file: str | None, as_json: bool) -> None:
@@ -153,11 +152,20 @@ def cbor(
     storage_options_of(file, output)
     profile: Any = "dag" if dag else "exchange"
     if decoding:
-        _print(dynd.from_cbor(_bytes(file, as_hex), type_text, profile=profile), as_json)
+        with _naming(file):
+            tensor = dynd.from_cbor(_bytes(file, as_hex), type_text, profile=profile)
+        _print(tensor, as_json)
         return
     tensor = _value(file, type_text)
     data = dynd.to_cbor(tensor, profile=profile)
     _write(memoryview(data), as_hex, output, as_json, {"type": str(tensor.type), "nbytes": len(data)})
+
+
+def _naming(file: str) -> AbstractContextManager[None]:
+    """Adds the path of a file to errors about its contents."""
+    from tensorglot.io.local import add_path_to_errors
+
+    return add_path_to_errors(None if file == "-" else file)
 
 
 def _bytes(file: str, as_hex: bool) -> bytes:
@@ -193,7 +201,9 @@ def _value(file: str, type_text: str | None) -> Tensor:
     if file.lower().endswith(".parquet"):
         found = tg.dynd.from_parquet(file, storage_options=storage_options_for(file))
         return found if type_text is None else tg.dynd.array(found.tolist(), type_text)
-    return from_json(_bytes(file, False), None if type_text is None else tg.dynd.parse(type_text))
+    type = None if type_text is None else tg.dynd.parse(type_text)
+    with _naming(file):
+        return from_json(_bytes(file, False), type)
 
 
 def _print(tensor: Tensor, as_json: bool) -> None:

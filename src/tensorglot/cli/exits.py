@@ -2,19 +2,22 @@
 
 With `--json` on the command line that line is an object instead:
 `{"error": {"kind", "message", "rule", "offset", "tensor", "path", "exit"}}`. A closed pipe
-(`| head`) is not an error and prints no message.
+(`| head`) is not an error and prints no message. Shell completion prints none either.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, TextIO
+from types import FrameType
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -29,9 +32,11 @@ from tensorglot.errors import (
     did_you_mean,
 )
 
-__all__ = ["EXITS", "finish"]
+__all__ = ["EXITS", "finish", "name_stdout_in_errors", "raise_interrupt"]
 
 DEFECT = 70
+NO_NAME = "''"
+"""An empty path in a message."""
 EXITS: dict[int, str] = {
     0: "success",
     1: "files differ, or verification failed",
@@ -58,6 +63,33 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (click.Abort, 130),
     (KeyboardInterrupt, 130),
 )
+_INTERRUPTS: list[int] = []
+"""The interrupts that came."""
+
+
+class _Stdout(io.FileIO):
+    """Names stdout in the errors of writing to it, such as a full disk. Else they would name the file that is read."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = "stdout"
+            raise
+
+
+def name_stdout_in_errors() -> None:
+    """Replaces `sys.stdout`, if it is a file of the operating system."""
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper):
+        buffer = io.BufferedWriter(_Stdout(out.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(buffer, out.encoding, line_buffering=out.line_buffering)
+
+
+def raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    """The handler of an interrupt. C code may turn the exception into another (importing NumPy does): it is noted."""
+    _INTERRUPTS.append(number)
+    signal.default_int_handler(number, frame)
 
 
 def finish(run: Callable[[], int | None], given: Sequence[str]) -> NoReturn:
@@ -78,7 +110,8 @@ def finish(run: Callable[[], int | None], given: Sequence[str]) -> NoReturn:
         code = leaving.exit_code
     except BrokenPipeError:
         code = 141
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every outcome has its code
+    except (Exception, KeyboardInterrupt) as raised:  # noqa: BLE001 - every outcome has its code
+        error = KeyboardInterrupt() if _INTERRUPTS else raised
         code = next((code for kind, code in _CODES if isinstance(error, kind)), DEFECT)
         _name_as_given(error, given)
         _report(error, code, as_json="--json" in given)
@@ -86,12 +119,18 @@ def finish(run: Callable[[], int | None], given: Sequence[str]) -> NoReturn:
 
 
 def _name_as_given(error: BaseException, given: Sequence[str]) -> None:
-    """An open file is known by its absolute path; an error names it as the user did."""
-    if not isinstance(error, TensorglotError) or error.path is None or error.path in given:
+    """An open file, or one in an open store, is known by its absolute path; an error names it as the user did."""
+    attribute = "filename" if isinstance(error, OSError) else "path"
+    path = getattr(error, attribute, None)
+    if not isinstance(path, str) or path in given or not path.startswith(os.sep):
         return
     from tensorglot.io.place import absolute
 
-    error.path = next((each for each in given if each and absolute(each) == error.path), error.path)
+    for each in filter(None, given):
+        whole = absolute(each)
+        if path == whole or path.startswith(whole.rstrip(os.sep) + os.sep):
+            setattr(error, attribute, each + path[len(whole) :])
+            return
 
 
 def _show_warning(
@@ -117,6 +156,8 @@ def _flush() -> None:
 
 
 def _report(error: BaseException, code: int, *, as_json: bool) -> None:
+    if "_TENSORGLOT_COMPLETE" in os.environ:
+        return
     if code == DEFECT:
         traceback.print_exception(error)
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -138,11 +179,13 @@ def _report(error: BaseException, code: int, *, as_json: bool) -> None:
 
 
 def _near(error: OSError) -> str:
-    """The names in the same folder that are most similar to a missing file."""
-    if not isinstance(error, FileNotFoundError) or error.filename2 is not None:
+    """The names in the same folder that are most similar to a missing file, or the target of a broken link."""
+    if not isinstance(error, FileNotFoundError) or error.filename2 is not None or not error.filename:
         return ""
     path = Path(os.fsdecode(error.filename))
     try:
+        if path.is_symlink():
+            return f"; it is a symbolic link to {path.readlink()}"
         return did_you_mean(path.name, sorted(found.name for found in path.parent.iterdir()))
     except OSError:
         return ""
@@ -154,11 +197,15 @@ def _message(error: BaseException) -> str:
     if isinstance(error, click.ClickException):
         context = getattr(error, "ctx", None)
         text = error.format_message().replace("\t", "")  # click lists choices on lines of their own
+        if isinstance(error, click.NoSuchOption) and context is not None:
+            shown = [each for each in context.command.get_params(context) if not getattr(each, "hidden", False)]
+            known = [name for each in shown for name in each.opts + each.secondary_opts if name.startswith("--")]
+            text = f"No such option '{error.option_name}'{did_you_mean(error.option_name, known)}"
         text += "" if text.endswith((".", "?", "!")) else "."
         return text + (f" Try '{context.command_path} --help'." if context else "")
     if isinstance(error, OSError):
         what = error.strerror or str(error)
-        return what if error.filename is None else f"{error.filename}: {what}{_near(error)}"
+        return what if error.filename is None else f"{os.fsdecode(error.filename) or NO_NAME}: {what}{_near(error)}"
     if isinstance(error, MemoryError):
         return "not enough memory"
     if isinstance(error, (click.Abort, KeyboardInterrupt)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tensorglot.cli.options import file_argument, patterns_argument, reading_options, source_of, storage_options
-from tensorglot.cli.terminal import message, name_text, one_line, print_json, progress_bar
+from tensorglot.cli.terminal import fit_names, message, name_text, one_line, print_json, progress_bar
 from tensorglot.errors import plural
 
 __all__ = ["command"]
@@ -41,8 +41,10 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     if as_json:
         print_json({"file": file, **identity.to_dict()})
     else:
-        for name, cid in identity.tensors.items():
-            print(f"{cid}  {name_text(name)}")
+        cids = list(identity.tensors.values())
+        names = fit_names([name_text(name) for name in identity.tensors], max(map(len, cids), default=0) + 2)
+        for name, cid in zip(names, cids, strict=True):
+            print(f"{cid}  {name}")
         for problem in identity.problems:
             message(one_line(str(problem)))
         if identity.cid is not None:

@@ -32,8 +32,8 @@ def command(file: str, name: str | None, format: str | None, as_json: bool) -> N
     """Describe a file, or one tensor of it.
 
     For a file: the format and the packages that read it, tensors and bytes of each
-    element type, and the metadata; for a directory also its shards. For a tensor: all
-    that the file has about it. No values are read.
+    element type, and the metadata; for a directory also its shards. For a tensor:
+    everything that the file says about it. No values are read.
 
     \b
     Examples:

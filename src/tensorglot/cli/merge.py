@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import as_json, pairs, storage_option, storage_options, target_of, writing_options
+from tensorglot.cli.options import PATH, as_json, pairs, storage_option, storage_options, target_of, writing_options
 from tensorglot.cli.terminal import message, print_json, progress_bar
 from tensorglot.errors import human_nbytes, plural
 
@@ -12,8 +12,8 @@ __all__ = ["command"]
 
 
 @click.command
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path())
-@click.argument("target", type=click.Path())
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=PATH)
+@click.argument("target", type=PATH)
 @writing_options
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Write this metadata instead of the sources'.")
 @storage_option

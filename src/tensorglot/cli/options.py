@@ -9,9 +9,10 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import click
 
-from tensorglot.cli.complete import complete_formats, complete_names
+from tensorglot.cli.complete import complete_checksums, complete_compression, complete_formats, complete_names
 
 __all__ = [
+    "PATH",
     "as_json",
     "file_argument",
     "pairs",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
+PATH = click.Path(readable=False)
+"""A path or URL. Opening it tells whether it can be read: click would call that a usage error."""
 _STORAGE_OPTIONS = "tensorglot.storage_options"
 
 
@@ -42,7 +45,7 @@ def file_argument(command: F) -> F:
         with add_path_to_errors(None if file == "-" else file):
             return command(*args, file=file, **options)
 
-    return click.argument("file", type=click.Path())(cast("F", with_path))
+    return click.argument("file", type=PATH)(cast("F", with_path))
 
 
 patterns_argument = click.argument("patterns", metavar="[PATTERN]...", nargs=-1, shell_complete=complete_names)
@@ -58,12 +61,13 @@ def writing_options(command: F) -> F:
             metavar="NAME",
             default="auto",
             show_default=True,
+            shell_complete=complete_checksums,
             callback=lambda _context, _parameter, name: None if name == "none" else name,
             help="Checksum of each tensor, e.g. sha256, or none; auto keeps the source's algorithm, "
             "or is the fast one of the format.",
         ),
         click.option("--level", type=int, help="Compression level."),
-        click.option("--compression", metavar="NAME", help="Compress, e.g. zstd."),
+        click.option("--compression", metavar="NAME", shell_complete=complete_compression, help="Compress, e.g. zstd."),
         click.option(
             "--to",
             metavar="FORMAT",

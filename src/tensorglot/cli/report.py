@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import click
 
-from tensorglot.cli.options import reading_options, source_of, storage_options
+from tensorglot.cli.options import PATH, reading_options, source_of, storage_options
 from tensorglot.cli.terminal import escape_whole, message, print_json, progress_bar
 from tensorglot.errors import human_nbytes
 
@@ -15,8 +15,8 @@ __all__ = ["command"]
 
 
 @click.command
-@click.argument("file", type=click.Path(), required=False)
-@click.argument("file2", type=click.Path(), required=False)
+@click.argument("file", type=PATH, required=False)
+@click.argument("file2", type=PATH, required=False)
 @click.option("-o", "--output", metavar="HTML", required=True, help="The page to write, also at a URL; - is stdout.")
 @reading_options
 def command(file: str | None, file2: str | None, output: str, format: str | None, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tensorglot.cli.options import as_json, source_of, storage_option, storage_options
+from tensorglot.cli.options import PATH, as_json, source_of, storage_option, storage_options
 from tensorglot.cli.terminal import message, print_json, progress_bar
 from tensorglot.errors import plural
 
@@ -29,8 +29,8 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # generic in its stubs o
 
 
 @click.command
-@click.argument("source", type=click.Path())
-@click.argument("directory", type=click.Path())
+@click.argument("source", type=PATH)
+@click.argument("directory", type=PATH)
 @click.option("--shard-size", type=Size(), default="5GB", show_default=True, help="Maximum size of a shard.")
 @click.option("--to", metavar="FORMAT", help="Format to write; default: the source's.")
 @storage_option

@@ -27,7 +27,7 @@ SHOWN = ("1", "25", "50", "75", "99")
 @click.option("-l", "--long", is_flag=True, help="Percentiles instead of mean, deviation, norm and histogram.")
 @reading_options
 def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None, as_json: bool) -> int:
-    """Minimum, maximum, mean, deviation, norm and a histogram.
+    """Print minimum, maximum, mean, deviation, norm, a histogram.
 
     These are computed from the finite values; zeros, NaN and infinite values are
     counted. The deviation is that of the population, the histogram has 16 equal bins

@@ -8,6 +8,7 @@ only when it is needed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -18,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
 from typing import Any, TextIO
 
 from tensorglot.errors import escape
@@ -29,6 +29,7 @@ __all__ = [
     "bold",
     "clip",
     "escape_whole",
+    "fit_names",
     "informative",
     "message",
     "name_text",
@@ -137,42 +138,57 @@ def print_table(columns: Sequence[Column], colours: Sequence[str | None] | None 
     """Aligned columns under bold titles; rows in colours, where stdout allows escape sequences.
 
     Where a terminal is too narrow for the table, or would show different cells of the first
-    column alike, that column has lines of its own, above the others.
+    column alike, a row takes several lines: that column is above the others, which are as
+    many on a line as fit.
     """
     if not sys.stdout.isatty():
-        _print_rows(columns, [min(width, PIPE_PADDING) for width in _widths(columns)], None)
+        _print_rows([_lines(columns, [min(width, PIPE_PADDING) for width in _widths(columns)])], None)
         return
     room = _terminal_width()
     shown, widths = _fit_columns(columns, room)
     first, *others = columns
-    crowded = sum(widths) + len(GAP) * (len(widths) - 1) > room
-    if others and first.elastic and (crowded or len({*shown[0].cells}) < len({*first.cells})):
-        below, widths = _fit_columns(others, room - len(GAP))
-        _print_rows(below, widths, colours, above=[first.title, *(_shorten(cell, room) for cell in first.cells)])
+    if others and (_total(widths) > room or (first.elastic and len({*shown[0].cells}) < len({*first.cells}))):
+        narrower = room - len(GAP)
+        top, *below = [[first], *_groups(others, narrower)] if first.elastic else _groups(columns, narrower)
+        indented = [[GAP + line for line in _lines(*_fit_columns(group, narrower))] for group in below]
+        _print_rows([_lines(*_fit_columns(top, room)), *indented], colours)
     else:
-        _print_rows(shown, widths, colours)
+        _print_rows([_lines(shown, widths)], colours)
 
 
-def _print_rows(
-    columns: Sequence[Column],
-    widths: Sequence[int],
-    colours: Sequence[str | None] | None,
-    *,
-    above: Sequence[str] | None = None,
-) -> None:
+def _groups(columns: Sequence[Column], room: int) -> list[list[Column]]:
+    """Consecutive columns that fit a line, each line as full as possible."""
+    widths = _widths(columns)
+    begins = [0]
+    for end in range(1, len(columns) + 1):
+        if _total(_fit(columns[begins[-1] : end], widths[begins[-1] : end], room)) > room and end - 1 > begins[-1]:
+            begins.append(end - 1)
+    return [list(columns[begin:end]) for begin, end in itertools.pairwise([*begins, len(columns)])]
+
+
+def _lines(columns: Sequence[Column], widths: Sequence[int]) -> list[str]:
+    """The titles and the rows, aligned."""
     last = len(columns) - 1
     bodies = []
     for i, (column, width) in enumerate(zip(columns, widths, strict=True)):
         pad = width if column.right or i < last else 0
         bodies.append([_pad(cell, pad, column.right) for cell in (column.title, *column.cells)])
-    title, *rows = map(GAP.join, zip(*bodies, strict=True))
-    if above is not None:
-        title, *rows = (f"{name}\n{GAP}{row}" for name, row in zip(above, (title, *rows), strict=True))
+    return list(map(GAP.join, zip(*bodies, strict=True)))
+
+
+def _print_rows(groups: Sequence[list[str]], colours: Sequence[str | None] | None) -> None:
+    """Prints rows that have a line of each group, unless it is blank."""
+    joined = ("\n".join(filter(str.strip, lines)) for lines in zip(*groups, strict=True))
+    title, *rows = groups[0] if len(groups) == 1 else joined
     if colours is not None and styled(sys.stdout):
         from click import style
 
         rows = [row if colour is None else style(row, fg=colour) for row, colour in zip(rows, colours, strict=True)]
     print("\n".join([*map(bold, title.split("\n")), *rows]))
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 def _widths(columns: Sequence[Column]) -> list[int]:
@@ -219,19 +235,30 @@ def _shorten_cells(column: Column, width: int) -> list[str]:
     """Cells shortened to a width. The common prefix of the long ones is elided first, since it distinguishes nothing.
 
     If that is not enough, two ways are tried, eliding before the middle or at the beginning: the one that leaves
-    more cells distinct is used.
+    more cells distinct is used. If it is more than enough, as much of the prefix is kept as fits.
     """
     cells = column.cells
     if column.prose:
         return [_cut(cell, width) for cell in cells]
     long = [cell for cell in cells if _width(cell) > width]
     pairs = zip(min(long, default=""), max(long, default=""), strict=False)
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(long) > 1 else 0
+    shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)) if len(long) > 1 else 0
     if shared <= 1:
         return [_shorten(cell, width) for cell in cells]
     ways = (_shorten, _suffix)
-    made = [[cell if _width(cell) <= width else f"…{way(cell[shared:], width - 1)}" for cell in cells] for way in ways]
+    made = [[_elide(cell, shared, width, way) for cell in cells] for way in ways]
     return max(made, key=lambda cells: len(set(cells)))
+
+
+def _elide(text: str, shared: int, width: int, way: Callable[[str, int], str]) -> str:
+    """Elides in the first `shared` characters; if the rest is still too long, all of these, and the rest by `way`."""
+    if _width(text) <= width:
+        return text
+    spare = width - 1 - _width(text[shared:])
+    if spare <= 0:
+        return f"…{way(text[shared:], width - 1)}"
+    head = _prefix(text, min(spare, width // 6))
+    return f"{head}…{_suffix(text, width - 1 - _width(head))}"
 
 
 def _shorten(text: str, width: int) -> str:
@@ -251,6 +278,13 @@ def _prefix(text: str, width: int) -> str:
 
 def _suffix(text: str, width: int) -> str:
     return _prefix(text[::-1], width)[::-1]
+
+
+def fit_names(names: Sequence[str], taken: int) -> list[str]:
+    """Names shortened to what a terminal has beside `taken` cells; in a pipe they are complete."""
+    if not sys.stdout.isatty():
+        return list(names)
+    return _shorten_cells(Column("", names), max(NARROWEST, _terminal_width() - taken))
 
 
 def _terminal_width() -> int:
@@ -278,8 +312,8 @@ def bold(text: str) -> str:
 
 @contextmanager
 def progress_bar(what: str, unit: str = "bytes") -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on stderr; None if that is not a terminal."""
-    if not sys.stderr.isatty():
+    """A bar on stderr; None if that is not a terminal, or one that cannot move the cursor."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield None
         return
     from tensorglot.operations._progress import bar

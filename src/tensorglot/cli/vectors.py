@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from tensorglot.cli.group import Group
-from tensorglot.cli.options import as_json, storage_option, storage_options, storage_options_of
+from tensorglot.cli.options import PATH, as_json, storage_option, storage_options, storage_options_of
 from tensorglot.cli.terminal import Column, message, print_fields, print_json, print_table, progress_bar
 from tensorglot.errors import escape, human_nbytes, plural
 
@@ -57,8 +57,10 @@ class Move:
         """Moves the vectors and reports it. Returns the exit code."""
         from tensorglot.bson import transfer
         from tensorglot.bson.places import is_collection, place_text
+        from tensorglot.io.local import add_path_to_errors
 
-        with progress_bar("moving", unit="documents") as progress:
+        path = None if "://" in self.source else self.source  # a URL may have a password
+        with add_path_to_errors(path), progress_bar("moving", unit="documents") as progress:
             done = transfer(
                 self.source,
                 self.target,
@@ -110,8 +112,8 @@ def _transfer(command: Callable[..., int]) -> Callable[..., int]:
         click.option("--id", metavar="NAME", default="_id", show_default=True, help="Name of the ids in SOURCE."),
         click.option("--key", metavar="NAME", help="Name of the vectors in TARGET; dots give a nested field."),
         click.option("--from", "name", metavar="NAME", help="Name of the vectors in SOURCE, if there are several."),
-        click.argument("target", type=click.Path()),
-        click.argument("source", type=click.Path()),
+        click.argument("target", type=PATH),
+        click.argument("source", type=PATH),
     ):
         wrapped = option(wrapped)
     return wrapped
@@ -168,7 +170,7 @@ def export(move: Move, on_missing: Any) -> int:
 
 
 @command.command("inspect")
-@click.argument("source", type=click.Path())
+@click.argument("source", type=PATH)
 @storage_option
 @as_json
 def inspect(source: str, as_json: bool) -> int:
@@ -211,8 +213,8 @@ def inspect(source: str, as_json: bool) -> int:
 @click.option(
     "--to", type=click.Choice(["int8", "packed_bit"]), default="int8", help="A byte or a bit for each number."
 )
-@click.option("--ranges", type=click.Path(), help="Write the ranges of the dimensions to this file.")
-@click.option("--use-ranges", type=click.Path(), help="Use the ranges of this file, for queries.")
+@click.option("--ranges", type=PATH, help="Write the ranges of the dimensions to this file.")
+@click.option("--use-ranges", type=PATH, help="Use the ranges of this file, for queries.")
 @_on_missing
 @as_json
 def quantize(move: Move, to: Any, ranges: str | None, use_ranges: str | None, on_missing: Any) -> int:
@@ -239,9 +241,9 @@ def quantize(move: Move, to: Any, ranges: str | None, use_ranges: str | None, on
 
 
 @command.command("recall")
-@click.argument("source", type=click.Path())
+@click.argument("source", type=PATH)
 @click.option("--from", "name", metavar="NAME", help="Name of the vectors in SOURCE, if there are several.")
-@click.option("--queries", type=click.Path(), help="File of queries; default: a sample of SOURCE.")
+@click.option("--queries", type=PATH, help="File of queries; default: a sample of SOURCE.")
 @click.option(
     "-k", "sizes", type=click.IntRange(1), multiple=True, help="Neighbours; may be repeated; default: 1, 10, 100."
 )

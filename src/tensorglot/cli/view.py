@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import click
 
-from tensorglot.cli.options import file_argument, reading_options, storage_options_of
+from tensorglot.cli.options import PATH, file_argument, reading_options, storage_options_of
 from tensorglot.cli.terminal import message, print_json
 
 __all__ = ["command"]
@@ -17,7 +17,7 @@ __all__ = ["command"]
 
 @click.command
 @file_argument
-@click.argument("file2", type=click.Path(), required=False)
+@click.argument("file2", type=PATH, required=False)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on localhost; default: any that is free.")
 @click.option("--browser/--no-browser", default=True, help="Open the page in a browser.")
 @reading_options

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tensorglot.containers.canonical import first_difference
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions, check_header, unsupported_dtype
-from tensorglot.errors import AmbiguousFormat, FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.errors import AmbiguousFormat, FormatError, Hint, LimitError, TruncatedError, UnsupportedError
 from tensorglot.kernels import bintensors as kernel
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
@@ -141,9 +141,13 @@ def _choose(candidates: Sequence[Callable[[], Index]]) -> Index:
         raise _explain(sorted(refused, key=lambda error: error.offset or 0))
     if len(accepted) > 1:
         raise AmbiguousFormat(
-            "valid in both layouts, with different contents: pass format='bintensors@0' or 'bintensors@1'",
+            "valid in both layouts, with different contents",
             rule="bintensors.layout",
             offset=8,
+            hint=Hint(
+                "pass format='bintensors@0' or 'bintensors@1'",
+                "pass bintensors@0 or bintensors@1 to --format (convert: --from)",
+            ),
         )
     return accepted[0]
 

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.atoms import refuse
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import Hint, InputError, UnsupportedError
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.temporal import DIGITS_MAX, PER_SECOND, Date, DateTime, Decimal, Time, TimeDelta, Unit
 
@@ -237,7 +237,9 @@ def zone_name(zone: dt.tzinfo) -> str:
         return key
     offset = zone.utcoffset(None)
     if offset is None or offset % dt.timedelta(minutes=1):
-        raise InputError(f"time zone {zone!r:.60} has no name; pass type=", rule="dynd.infer")
+        raise InputError(
+            f"time zone {zone!r:.60} has no name", rule="dynd.infer", hint=Hint("pass type=", "pass --type TYPE")
+        )
     minutes = abs(offset) // dt.timedelta(minutes=1)
     return f"{'-' if offset < dt.timedelta(0) else '+'}{minutes // 60:02}:{minutes % 60:02}" if minutes else "UTC"
 

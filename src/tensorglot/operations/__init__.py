@@ -20,6 +20,7 @@ What they share:
 
     _as_archive         any argument of a caller as an archive
     _options            options for writing
+    _mistaken           what a file is that no reader accepts
     _places             paths and URLs among arguments become places
     _patterns           which tensors, under which names, in which types
     _cells              numbers and histograms in the cells of a table

@@ -87,8 +87,10 @@ class SaveOptions:
             checksum = PerTensor(kept.default if checksum.default == AUTO else checksum.default, exceptions)
         for name in index.names if "frame" in checksum.choices else ():
             if checksum.of(name) == "frame" and compression.of(name) is None:
-                message = "checksum 'frame' goes with compression; pass compression='zstd' or another checksum"
-                raise InputError(message, rule="save.checksum", tensor=name)
+                hint = Hint(
+                    "pass compression='zstd' or another checksum", "pass --compression zstd or another --checksum"
+                )
+                raise InputError("checksum 'frame' needs compression", rule="save.checksum", tensor=name, hint=hint)
         if self.level is not None and not compression.choices:
             hint = Hint("pass compression=", "pass --compression NAME")
             raise InputError("a compression level needs a compression", rule="save.level", hint=hint)

@@ -180,6 +180,6 @@ def _refusal(losses: Sequence[Loss]) -> UnsupportedError:
     first = next((loss for loss in losses if loss.fatal), losses[0])  # a tensor says more than its metadata
     hint = Hint("pass on_loss='drop' to convert the rest", "pass --on-loss drop to convert the rest")
     if len(losses) > 1:
-        listed = f"; all {len(losses)} losses are listed by "
-        hint = Hint(f"{hint.python}{listed}dry_run=True", f"{hint.command_line}{listed}--dry-run")
+        listed = f"lists all {len(losses):,} losses"
+        hint = Hint(f"{hint.python}; dry_run=True {listed}", f"{hint.command_line}; --dry-run {listed}")
     return UnsupportedError(first.message, rule=f"convert.{first.kind}", tensor=first.tensor, hint=hint)

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 from tensorglot.arguments import check_choice, check_flags
 from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect, named
-from tensorglot.errors import InputError, escape
+from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
 from tensorglot.io.folder import Folder, as_folder, file_named_by
 from tensorglot.io.local import add_path_to_errors
 from tensorglot.io.place import Place
@@ -22,6 +22,7 @@ from tensorglot.model.deferred import DeferredArchive
 from tensorglot.model.index import Note
 from tensorglot.model.payload import HeaderSource, Source
 from tensorglot.operations._checksums import Once
+from tensorglot.operations._mistaken import explain
 from tensorglot.operations._places import locate
 from tensorglot.operations._shards import (
     INDEX_SUFFIX,
@@ -178,6 +179,7 @@ def _open_file(
     limits = options.limits
     with add_path_to_errors(place):
         opened = source_for(source, options.backend)
+        head = b""
         try:
             name = None if place is None else place.name
             head = opened.read_bytes(0, min(opened.size, HEAD_NBYTES))
@@ -198,6 +200,12 @@ def _open_file(
             if place is not None and verifier is not None and (verifier.required or not place.remote):
                 sums = None if index.checksums is not None else read_sidecar(place, limits)
                 index = index if sums is None else with_sidecar(index, opened.size, sums)
+        except (FormatError, UnsupportedError) as error:
+            opened.close()
+            clearer = explain(error, head, opened.size)
+            if clearer is None:
+                raise
+            raise clearer from error
         except BaseException:
             opened.close()
             raise

@@ -18,6 +18,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import TYPE_ATTRIBUTE, Tensor
 from tensorglot.operations._cells import bars, number
 from tensorglot.operations.diff import Diff
+from tensorglot.operations.identify import Identity
 from tensorglot.operations.stats import Stats
 from tensorglot.operations.verify import Report
 
@@ -153,10 +154,19 @@ def _stats(stats: Stats) -> str:
     return table(repr(stats), columns, rows, len(stats.rows))
 
 
+def _identity(identity: Identity) -> str:
+    rows = [
+        *((_name(name), cid) for name, cid in identity.tensors.items()),
+        *((_name(problem.tensor or ""), problem.message) for problem in identity.problems),
+    ]
+    return table(f"{identity.cid}: {plural(len(identity.tensors), 'tensor')}", ("name", "CID"), rows, len(rows))
+
+
 _RENDERERS: tuple[tuple[type, Any], ...] = (
     (Archive, _archive),
     (Tensor, _tensor),
     (Diff, _diff),
     (Stats, _stats),
     (Report, _report),
+    (Identity, _identity),
 )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
-from tensorglot.errors import FormatError, InputError, TensorglotError, TensorNotFound, escape
+from tensorglot.errors import FormatError, InputError, TensorglotError, TensorNotFound, did_you_mean, escape
 from tensorglot.store.backend import Backend
 from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR
 
@@ -165,8 +165,7 @@ def swap_ref(backend: Backend, name: str, old: Ref | None, new: Ref | None) -> b
 def missing_ref(name: str, backend: Backend) -> TensorNotFound:
     known = [ref.name for ref in inspect_refs(backend) if isinstance(ref, Ref)]
     shown = ", ".join(escape(ref, longest=60) for ref in known[:8]) + (", …" if len(known) > 8 else "")
+    near = did_you_mean(name, known) or (f"; its refs are {shown}" if known else "; the store has no commits yet")
     return TensorNotFound(
-        f"no ref, tag or commit '{escape(name, longest=80)}' in {escape(backend.url)}; "
-        + (f"its refs are {shown}" if known else "the store has no commits yet"),
-        rule="store.ref.missing",
+        f"no ref, tag or commit '{escape(name, longest=80)}'{near}", rule="store.ref.missing", path=backend.url
     )

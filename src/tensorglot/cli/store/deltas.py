@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import as_json, source_of, storage_option, storage_options
+from tensorglot.cli.options import PATH, as_json, source_of, storage_option, storage_options
 from tensorglot.cli.store.shared import share_text
 from tensorglot.cli.terminal import escape_whole, print_json, print_result, progress_bar
 from tensorglot.errors import human_nbytes, plural
@@ -13,9 +13,9 @@ __all__ = ["apply", "delta"]
 
 
 @click.command
-@click.argument("old", type=click.Path())
-@click.argument("new", type=click.Path())
-@click.argument("target", type=click.Path())
+@click.argument("old", type=PATH)
+@click.argument("new", type=PATH)
+@click.argument("target", type=PATH)
 @storage_option
 @as_json
 def delta(old: str, new: str, target: str, as_json: bool) -> None:
@@ -44,9 +44,9 @@ def delta(old: str, new: str, target: str, as_json: bool) -> None:
 
 
 @click.command
-@click.argument("delta", type=click.Path())
-@click.argument("file", type=click.Path())
-@click.option("-o", "--output", type=click.Path(), help="The file to write, in any format. Default: FILE is replaced.")
+@click.argument("delta", type=PATH)
+@click.argument("file", type=PATH)
+@click.option("-o", "--output", type=PATH, help="The file to write, in any format. Default: FILE is replaced.")
 @storage_option
 @as_json
 def apply(delta: str, file: str, output: str | None, as_json: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorglot.cli.complete import complete_refs
-from tensorglot.cli.options import as_json, pairs, source_of, storage_options_for, writing_options
+from tensorglot.cli.options import PATH, as_json, pairs, source_of, storage_options_for, writing_options
 from tensorglot.cli.store.shared import open_store, print_commit, share_text, store_argument
 from tensorglot.cli.terminal import (
     Column,
@@ -56,7 +56,7 @@ def init(store: str, as_json: bool) -> None:
 
 @click.command
 @store_argument
-@click.argument("file", type=click.Path())
+@click.argument("file", type=PATH)
 @click.option(
     "--ref", default="main", show_default=True, help="The ref to move to the new commit.", shell_complete=complete_refs
 )
@@ -202,7 +202,7 @@ def diff(store: str, one: str, two: str, as_json: bool) -> int:
 @click.command
 @store_argument
 @click.argument("ref", shell_complete=complete_refs)
-@click.argument("file", type=click.Path())
+@click.argument("file", type=PATH)
 @writing_options
 @as_json
 def checkout(

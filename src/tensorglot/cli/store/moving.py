@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tensorglot.cli.complete import complete_refs
-from tensorglot.cli.options import as_json, storage_options_for
+from tensorglot.cli.options import PATH, as_json, storage_options_for
 from tensorglot.cli.store.shared import open_store, print_commit, store_argument
 from tensorglot.cli.terminal import escape_whole, print_result, progress_bar
 from tensorglot.errors import escape, human_nbytes, plural
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bundle", "pull", "push", "unbundle"]
 
-_other = click.argument("other", metavar="STORE2", type=click.Path())
+_other = click.argument("other", metavar="STORE2", type=PATH)
 _refs = click.argument("refs", nargs=-1, shell_complete=complete_refs)
 
 
@@ -65,7 +65,7 @@ def _transfer(run: Callable[..., Transferred], what: str, other: str, refs: Sequ
 @click.command
 @store_argument
 @click.argument("ref", shell_complete=complete_refs)
-@click.argument("file", type=click.Path())
+@click.argument("file", type=PATH)
 @click.option(
     "--have",
     metavar="REF",
@@ -91,7 +91,7 @@ def bundle(store: str, ref: str, file: str, have: str | None, as_json: bool) -> 
 
 @click.command
 @store_argument
-@click.argument("file", type=click.Path())
+@click.argument("file", type=PATH)
 @as_json
 def unbundle(store: str, file: str, as_json: bool) -> None:
     """Add the commits of a bundle to a store, and move its ref.

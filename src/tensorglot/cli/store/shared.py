@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from tensorglot.cli.options import storage_option, storage_options_for
+from tensorglot.cli.options import PATH, storage_option, storage_options_for
 from tensorglot.cli.terminal import print_result
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def store_argument(run: F) -> F:
-    return click.argument("store", type=click.Path())(storage_option(run))
+    return click.argument("store", type=PATH)(storage_option(run))
 
 
 def open_store(path: str) -> Store:

@@ -22,7 +22,7 @@ from tensorglot.dynd.atoms import integers
 from tensorglot.dynd.coerce.numpy import element_type
 from tensorglot.dynd.merkle import Link
 from tensorglot.dynd.temporal import zone_name
-from tensorglot.errors import InputError
+from tensorglot.errors import Hint, InputError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.tensor import Tensor
@@ -37,6 +37,7 @@ Make: TypeAlias = "Callable[[list[Type]], Type]"
 Classified: TypeAlias = "tuple[Make, list[list[Any]]]"
 """The function that makes the type of a place, and the values of each place inside it."""
 
+_TYPE = Hint("pass type= to tg.dynd.array", "pass --type TYPE")
 _FLOAT = ty.Scalar(BY_NAME["float64"])
 _INTEGERS = ("int64", "uint64", "int128", "uint128")
 _DEPTH_MAX = DEFAULT.type_depth * (DEFAULT.rank + 1)
@@ -134,8 +135,9 @@ def _structs(values: list[Any]) -> Classified:
     names = list(values[0])
     if any(v.keys() != values[0].keys() for v in values) or not all(isinstance(name, str) for name in names):
         raise InputError(
-            "dicts in one list must have the same keys, all of them str; for a map pass type= to tg.dynd.array",
+            "dicts in one list must have the same keys, all of them str",
             rule="dynd.infer",
+            hint=Hint("for a map pass type= to tg.dynd.array", "for a map pass --type TYPE"),
         )
     return lambda types: ty.Struct(tuple(zip(names, types, strict=True))), [[v[name] for v in values] for name in names]
 
@@ -172,15 +174,13 @@ def _leaf(values: list[Any]) -> Type:
         if all(isinstance(v, kind) for v in values):
             return made
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
-    raise InputError(f"cannot infer one type from {names}; pass type= to tg.dynd.array", rule="dynd.infer")
+    raise InputError(f"cannot infer one type from {names}", rule="dynd.infer", hint=_TYPE)
 
 
 def _zone(zones: set[dt.tzinfo | None]) -> str | None:
     names = {None if zone is None else zone_name(zone) for zone in zones}
     if len(names) > 1:
-        raise InputError(
-            "cannot infer one type from datetimes of several time zones; pass type= to tg.dynd.array", rule="dynd.infer"
-        )
+        raise InputError("cannot infer one type from datetimes of several time zones", rule="dynd.infer", hint=_TYPE)
     return names.pop()
 
 

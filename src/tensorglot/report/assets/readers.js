@@ -209,7 +209,8 @@ const DEQUANTIZED = /^zt\.(quant_group|mx)\//;
 
 async function ztensorIndex(file, slice, end) {
   const length = size(uint64(await slice(end, end + 8), 0), "the size of the index");
-  if (length > Math.min(HEADER_MOST, end - 8)) throw new Error("the index is larger than the file, or than 100 MB");
+  if (length > end - 8 || (!length && end > 8)) throw new Error("file truncated or damaged: the last 8 bytes are not the size of an index");
+  if (length > HEADER_MOST) throw new Error("the index is larger than 100 MB");
   return [length ? Cbor.decode(await slice(end - length, end)) : [], { headerNbytes: length, first: 64, last: end - length }];
 }
 

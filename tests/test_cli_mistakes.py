@@ -1,0 +1,262 @@
+"""What people do wrong, and what goes wrong around them: the message, the names in it, and the exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tensorglot as tg
+from command_line import run
+from terminals import COMMAND, environment, on_terminal, piped
+
+ESC = "\x1b"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    tg.save("model.bt", {"head": np.ones((2, 3), np.float32), "norm": np.zeros(4)})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("lss", "No such command 'lss'; did you mean 'ls'?"),
+        ("store lgo", "No such command 'lgo'; did you mean 'log'?"),
+        ("vectors exprt", "No such command 'exprt'; did you mean 'export'?"),
+        ("ls --srt size", "No such option '--srt'; did you mean '--sort'?"),
+        ("convert --formt", "No such option '--formt'; did you mean '--from'?"),
+        ("diff -x", "No such option '-x'."),
+        ("convert model.bt x.zt --dtype f8", "--dtype f8 is ambiguous: pass float64, float8_e4m3fn or float8_e5m2."),
+        ("convert model.bt x.zt --dtype head=i8", "--dtype i8 is ambiguous: pass int64 or int8."),
+    ],
+)
+def test_usage_errors_suggest(folder: Path, line: str, message: str) -> None:
+    assert message in run(*shlex.split(line), code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        ("convert model.bt x.zt --checksum frame", 2, "pass --compression zstd or another --checksum"),
+        ("dynd encode mixed.json", 2, "mixed.json: cannot infer one type from int, str; pass --type TYPE"),
+        ("dynd encode dicts.json", 2, "dicts.json: dicts in one list must have the same keys"),
+        ("dynd decode mixed.json", 3, "mixed.json: "),
+        ("store log run mian", 2, "error: run: no ref, tag or commit 'mian'; did you mean 'main'?"),
+        ("vectors export gaps.bson x.npy", 3, "gaps.bson: document 1 has no vector; pass --on-missing skip or nan"),
+    ],
+)
+def test_errors_have_the_path_and_the_words_of_the_command_line(
+    folder: Path, line: str, code: int, message: str
+) -> None:
+    Path("mixed.json").write_text('[1, "a"]')
+    Path("dicts.json").write_text('[{"a": 1}, {"b": 2}]')
+    whole = tg.bson.encode_documents(np.ones((1, 2), np.float32), "v")
+    Path("gaps.bson").write_bytes(bytes(whole) + b"\x05\0\0\0\0")
+    with tg.store.Store.create("run") as store:
+        store.commit("main", {"w": np.ones(2)})
+    assert message in run(*shlex.split(line), code=code).stderr
+
+
+@pytest.mark.parametrize("spec", [spec for spec in tg.formats() if spec.name != "bson"], ids=lambda spec: spec.name)
+def test_an_empty_file_is_called_empty_in_every_format(folder: Path, spec: tg.Format) -> None:
+    for suffix in spec.suffixes:
+        path = folder / f"empty{suffix}"
+        path.touch()
+        with pytest.raises(tg.FormatError, match="the file is empty"):
+            tg.open(path)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bt", ".zt", ".bin", ".gguf", ".onnx", ""])
+def test_a_download_that_is_no_tensor_file_says_what_it_is(folder: Path, suffix: str) -> None:
+    for data, what in (
+        (POINTER, "a Git LFS pointer, not the file itself; fetch it with `git lfs pull`"),
+        (b"\n<!DOCTYPE html>\n<html>404</html>" + b" " * 4096, "an HTML or XML page, not a tensor file"),
+    ):
+        path = folder / f"model{suffix}"
+        path.write_bytes(data)
+        with pytest.raises(tg.FormatError) as caught:
+            tg.open(path)
+        assert what in str(caught.value)
+        assert caught.value.rule
+
+
+def test_a_broken_link_and_an_empty_path(folder: Path) -> None:
+    Path("link.bt").symlink_to("nowhere.bt")
+    assert (
+        "link.bt: No such file or directory; it is a symbolic link to nowhere.bt" in run("ls", "link.bt", code=5).stderr
+    )
+    assert "error: '': No such file" in run("ls", "", code=5).stderr
+
+
+@pytest.mark.parametrize("line", ["ls model.bt", "diff model.bt model.bt", "convert model.bt x.zt"])
+def test_a_file_without_permission_is_an_io_error(folder: Path, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: str, *args: object, **options: object) -> int:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(os, "access", lambda *args, **options: False)
+    monkeypatch.setattr(os, "open", denied)
+    assert "error: model.bt: Permission denied" in run(*line.split(), code=5).stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("line", ["ls model.bt", "ls model.bt --json", "convert model.bt - --to zt", "--help"])
+def test_a_full_disk_under_stdout_is_not_an_error_of_the_source(folder: Path, line: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run([*COMMAND, *line.split()], stdout=full, stderr=subprocess.PIPE, env=environment())
+    assert done.returncode == 5
+    assert b"stdout: No space left on device" in done.stderr
+
+
+def test_errors_name_files_of_a_directory_as_it_was_given(folder: Path) -> None:
+    (folder / "file").touch()
+    assert "error: file/run: Not a directory" in run("store", "init", "file/run", code=5).stderr
+
+
+def test_an_interrupt_while_modules_are_imported_prints_no_traceback(folder: Path) -> None:
+    program = f"""if True:
+        import builtins, os, signal, sys
+        sys.argv = ["tensorglot", "ls", "model.bt"]
+        real = builtins.__import__
+        def interrupted(name, *rest, **options):
+            if name == sys.argv[0]:
+                os.kill(os.getpid(), {signal.SIGINT})
+            return real(name, *rest, **options)
+        builtins.__import__ = interrupted
+        from tensorglot.__main__ import main
+        sys.argv[0] = NAME
+        main()
+    """
+    for name in ("click", "numpy"):
+        code = program.replace("NAME", repr(name))
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
+        assert (done.returncode, done.stderr) == (130, "error: interrupted\n"), name
+
+
+def test_an_interrupt_that_c_code_has_hidden_is_one(folder: Path) -> None:
+    program = """if True:
+        import os, signal, sys
+        import tensorglot
+        def hidden(*args, **options):
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError("numpy failed to import") from None
+        tensorglot.open = hidden
+        sys.argv = ["tensorglot", "ls", "model.bt"]
+        from tensorglot.__main__ import main
+        main()
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
+def test_the_demo_stops_when_a_step_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **options: object) -> None:
+        raise OSError(28, "No space left on device", "model.bt")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tg, "save", full)
+        result = run("demo", "playground", code=5)
+    assert "model.bt: No space left on device" in result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+    monkeypatch.setattr(tg, "diff", full)
+    result = run("demo", "playground2", code=5)
+    assert result.stdout.endswith("(exit code 5)\n")
+
+
+def completed(shell: str, line: str) -> str:
+    return piped(_TENSORGLOT_COMPLETE=shell, COMP_WORDS=line, COMP_CWORD=str(len(line.split()) - 1)).stdout.decode()
+
+
+def test_completion_in_bash_quotes_names_that_a_shell_would_execute(folder: Path) -> None:
+    names = ["$(touch pwned)", "a b", "a;b", "it's", "plain.w:0", ""]
+    tg.save("model.bt", {name: np.ones(1) for name in names})
+    offered = completed("bash_complete", "tensorglot cat model.bt ''").splitlines()
+    values = [line.removeprefix("plain,") for line in offered]
+    assert sorted(shlex.split(" ".join(values))) == sorted(filter(None, names))
+    assert all(len(shlex.split(value)) == 1 for value in values)
+    assert completed("bash_complete", "tensorglot cat model.bt 'a").strip() == ""
+    assert completed("bash_complete", "tensorglot cat model.bt 'pl") == "plain,plain.w:0\n"
+
+
+def test_completion_of_options_of_the_target(folder: Path) -> None:
+    for line, values in (
+        ("--compression z", "zstd"),
+        ("--checksum sha", "sha256"),
+        ("--checksum no", "none"),
+        ("--quantize q8", "q8_0"),
+        ("--quantize head=int", "head=int8 head=int4"),
+    ):
+        found = completed("bash_complete", f"tensorglot convert model.bt x.zt {line}")
+        assert [each.removeprefix("plain,") for each in found.splitlines()] == values.split()
+
+
+def test_an_interrupted_completion_prints_nothing(folder: Path) -> None:
+    done = piped("ls", _TENSORGLOT_COMPLETE="bash_unknown")
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("columns", [30, 40, 80])
+@pytest.mark.parametrize(
+    "line",
+    ["ls model.bt --long", "stats model.bt", "stats model.bt --long", "store log run", "formats", "hash model.bt"],
+)
+def test_tables_fit_narrow_terminals(folder: Path, line: str, columns: int) -> None:
+    from rich.cells import cell_len
+
+    tg.save("model.bt", {f"model.layers.{i}.重み.🦙.weight": np.random.rand(64, 64) for i in range(3)})
+    with tg.store.Store.create("run") as store:
+        store.commit("main", "model.bt", message="the first of many steps")
+    code, seen = on_terminal(*line.split(), columns=columns, env={"NO_COLOR": "1"})
+    assert code == 0
+    lines = [each for each in seen.splitlines() if "bafy" not in each and ESC not in each]  # no bar
+    table = lines[: lines.index("") if "formats" in line else -1]
+    assert max(map(cell_len, table), default=0) <= columns
+
+
+def test_names_keep_as_much_of_their_common_prefix_as_fits(folder: Path) -> None:
+    prefix = "model.diffusion_model.input_blocks.11.transformer_blocks.0"
+    tg.save("model.bt", {f"{prefix}.attn{i}.to_out.0.weight": np.ones(1) for i in (1, 2)})
+    _, seen = on_terminal("ls", "model.bt", columns=70, env={"NO_COLOR": "1"})
+    first = seen.splitlines()[1].split()[0]
+    assert first.startswith("model.")
+    assert first.endswith(".0.attn1.to_out.0.weight")
+    _, seen = on_terminal("hash", "model.bt", columns=100)
+    assert {len(line) for line in seen.splitlines() if line.startswith("bafy") and ".w" in line} == {100}
+
+
+def test_a_dumb_terminal_gets_neither_a_bar_nor_empty_lines(folder: Path) -> None:
+    for line in ("diff model.bt model.bt", "convert model.bt x.zt", "hash model.bt head", "verify model.bt --deep"):
+        code, seen = on_terminal(*line.split(), env={"TERM": "dumb"})
+        assert code == 0
+        assert ESC not in seen
+        assert not seen.startswith("\n")
+
+
+def test_the_summary_of_a_diff_tells_of_nan(folder: Path) -> None:
+    tg.save("other.bt", {"head": np.full((2, 3), np.nan, np.float32), "norm": np.full(4, 0.5)})
+    last = run("diff", "model.bt", "other.bt", code=1).stdout.splitlines()[-1]
+    assert last == "different: 2 of 2 tensors (2 values), by at most 0.5, 6 NaN on one side"
+
+
+def test_the_rate_of_a_short_conversion_is_not_shown(folder: Path) -> None:
+    message = run("convert", "model.bt", "x.zt").stderr.splitlines()[0]
+    assert message.startswith("2 tensors, 56 B to x.zt: ztensor@0.1, 0.")
+    assert message.endswith(" s")
+
+
+def test_errors_of_the_demo_are_json_too(folder: Path) -> None:
+    (folder / "taken").mkdir()
+    error = json.loads(run("demo", "taken", "--json", code=5).stderr)["error"]
+    assert (error["kind"], error["path"]) == ("FileExistsError", "taken")
