@@ -32,6 +32,8 @@ _BEFORE_CARET, _AFTER_CARET = 60, 20
 
 def unescape(text: str) -> str | None:
     """The text between quotes; None if an escape in it is invalid."""
+    if "\\" not in text:
+        return text
     if any(_escaped(match) is None for match in _ESCAPE.finditer(text)):
         return None
     return _ESCAPE.sub(lambda match: _escaped(match) or "", text)
