@@ -33,7 +33,16 @@ from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOp
 from tensorglot.dynd.codec.decode import decode, skip
 from tensorglot.dynd.codec.encode import measure, varint
 from tensorglot.dynd.codec.inputs import PIECE_NBYTES, Stream
-from tensorglot.dynd.schema import HUGE, Node, block_nbytes, check_readable, fixed_nbytes, is_symbolic, parse_data_type
+from tensorglot.dynd.schema import (
+    HUGE,
+    Node,
+    block_nbytes,
+    check_readable,
+    fixed_nbytes,
+    is_symbolic,
+    parse_data_type,
+    sizes_of,
+)
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, add_tensor_to_errors
@@ -289,8 +298,12 @@ def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
 
 def _edges(source: Source, kinds: Kinds, begin: int, limits: Limits) -> list[int]:
     """Returns where each value begins. The last one ends the file."""
-    fixed = [_fixed_nbytes(kind) for kind in kinds.distinct]
-    types = [kind if isinstance(kind, Type) else dense(*kind) for kind in kinds.distinct] if None in fixed else []
+    known = {i: sizes_of(kind) for i, kind in enumerate(kinds.distinct) if isinstance(kind, Type)}
+    fixed = [
+        block_nbytes(kind) if not isinstance(kind, Type) else known[i].nbytes for i, kind in enumerate(kinds.distinct)
+    ]
+    if None in fixed:
+        known |= {i: sizes_of(dense(*kind)) for i, kind in enumerate(kinds.distinct) if not isinstance(kind, Type)}
     numbers = kinds.positions.tolist()
     sizes = [fixed[number] for number in numbers]
     edges, last = [begin], len(sizes) - 1
@@ -300,7 +313,7 @@ def _edges(source: Source, kinds: Kinds, begin: int, limits: Limits) -> list[int
             edges += accumulate([size or 0 for size in sizes[i:stop]], initial=edges.pop())
         elif i < last:
             stop = next((j for j in range(i + 1, last) if (sizes[j] or 0) > _NEAR_NBYTES), last)
-            edges += skip(_Window(source, edges[-1]), [types[number] for number in numbers[i:stop]], limits)
+            edges += skip(_Window(source, edges[-1]), [known[number] for number in numbers[i:stop]], limits)
         else:
             edges.append(source.size)
         if edges[-1] > source.size:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, escape
+from tensorglot.errors import FormatError, InputError, LimitError, escape
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.types.algebra import (
@@ -92,11 +92,15 @@ _ENCODINGS = {
 }
 
 
+_SHORT = 100
+"""Up to this many characters, parsing all tokens takes less time than finding items."""
+
+
 def parse(text: str, limits: Limits = DEFAULT) -> Type:
     """Parses a type in any spelling."""
     if not isinstance(text, str):
         raise InputError(f"the text of a type must be a str, not {type(text).__name__}", rule="dynd.type.text")
-    return _Parser(text, as_limits(limits), InputError, InputError).type()
+    return _Parser(text, as_limits(limits)).type()
 
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
@@ -104,11 +108,11 @@ def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
     block = parse_block(text, limits)
     if block is not None:
         return dense(*block).spelled(text)
-    return _listed(text, limits) or _parse_slowly(text, limits)
+    return _listed(text, limits) or _parse_tokens(text, limits)
 
 
-def _parse_slowly(text: str, limits: Limits) -> Type:
-    type = _Parser(text, limits, FormatError, LimitError).type()
+def _parse_tokens(text: str, limits: Limits) -> Type:
+    type = _Parser(text, limits, canonical=True).type()
     if str(type) != text:
         raise FormatError(
             f"the canonical spelling of this type is {escape(str(type), longest=160)}", rule="dynd.type.canonical"
@@ -151,7 +155,7 @@ def parse_items(text: str, limits: Limits) -> Items | None:
             type = parse_block(inner, limits) or _LEAVES.get(inner)
             if type is None:
                 room -= len(inner)
-                type = (_listed(inner, limits) if room >= 0 else None) or _parse_slowly(inner, limits)
+                type = (_listed(inner, limits) if room >= 0 else None) or _parse_tokens(inner, limits)
             types[inner] = type
         check_names(names or ())
     except (FormatError, InputError):
@@ -161,7 +165,7 @@ def parse_items(text: str, limits: Limits) -> Items | None:
 
 def _listed(text: str, limits: Limits) -> Type | None:
     """A tuple or a struct, of whose items each distinct text is parsed once."""
-    items = parse_items(text, limits)
+    items = parse_items(text, limits) if len(text) > _SHORT else None
     if items is None:
         return None
     types = {
@@ -209,9 +213,10 @@ class _List:
 
 
 class _Parser(Scanner):
-    def __init__(self, text: str, limits: Limits, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
+    def __init__(self, text: str, limits: Limits, canonical: bool = False) -> None:
+        fault, beyond = (FormatError, LimitError) if canonical else (InputError, InputError)
         super().__init__(text, limits.type_nbytes, fault, beyond)
-        self.limits = limits
+        self.limits, self.canonical = limits, canonical
         self.open: list[_Around | _List] = []
         self.depth = self.run = self.dims = 0
 
@@ -333,7 +338,7 @@ class _Parser(Scanner):
 
     def dim(self, wrap: Wrap, at: int) -> Type | None:
         """Reads the rest of a dimension, `*` or `**N *`, and opens it."""
-        count = self.integer() if self.accept("**") else 1
+        count = self.power(at) if self.lexeme == "**" else 1
         if count == 0:
             self.refuse("the power of a dimension must be 1 or more", "size", at)
         self.expect("*")
@@ -343,6 +348,12 @@ class _Parser(Scanner):
             self.refuse(f"more than {self.limits.rank} consecutive dimensions (Limits.rank)", "rank", at, beyond=True)
         self.open.extend([_Around(wrap, at, nests=False)] * count)
         return None
+
+    def power(self, at: int) -> int:
+        if self.canonical:
+            self.refuse("the canonical spelling repeats a dimension instead of '**'", "canonical", at)
+        self.advance()
+        return self.integer()
 
     def push(self, inner: _Around | _List) -> Type | None:
         self.run = 0
