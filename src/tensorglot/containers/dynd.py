@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import accumulate, count, pairwise
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -90,13 +90,11 @@ class Kinds(NamedTuple):
         numbers = dict(zip(known, count(), strict=False))
         return cls(list(known.values()), np.fromiter(map(numbers.__getitem__, keys), np.intp, len(keys)))
 
-    def entries(self, of_kind: Callable[[Kind], R | None]) -> dict[int, R]:
-        """The entries of a sparse column: one object for all values of a type."""
-        each = [of_kind(kind) for kind in self.distinct]
-        if not any(entry is not None for entry in each):
+    def entries(self, of_type: dict[int, R]) -> dict[int, R]:
+        """The entries of a sparse column, from those of distinct types: one object for all values of a type."""
+        if not of_type:
             return {}
-        numbers = self.positions.tolist()
-        return {i: entry for i, number in enumerate(numbers) if (entry := each[number]) is not None}
+        return {i: of_type[number] for i, number in enumerate(self.positions.tolist()) if number in of_type}
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -125,13 +123,20 @@ def _index(names: list[str], kinds: Kinds, begins: NDArray[np.int64], ends: NDAr
     blocks = [None if isinstance(kind, Type) else kind for kind in kinds.distinct]
     dims, dim_offsets = shape_columns([(0,) if block is None else block[1] for block in blocks])
     dims, dim_offsets = take_shapes(dims, dim_offsets, kinds.positions)
-    layouts = kinds.entries(lambda kind: Layout(NESTED, kind) if isinstance(kind, Type) else None)
+    types = {number: kind for number, kind in enumerate(kinds.distinct) if isinstance(kind, Type)}
+    layouts = kinds.entries({number: Layout(NESTED, type) for number, type in types.items()})
     nested = np.fromiter(layouts, np.int64, len(layouts))
     dims[dim_offsets[nested]] = ends[nested] - begins[nested]
     part_names = ["data"] * len(names)
     for row in layouts:
         part_names[row] = SERIALIZED
-    narrow = kinds.entries(_narrow)
+    narrow = kinds.entries(
+        {
+            number: UnpackedSubByte(block[0], math.prod(block[1]))
+            for number, block in enumerate(blocks)
+            if block is not None and block[0].packed
+        }
+    )
     return Index(
         format="dynd@1",
         names=names,
@@ -142,16 +147,10 @@ def _index(names: list[str], kinds: Kinds, begins: NDArray[np.int64], ends: NDAr
         ends=ends,
         part_names=part_names,
         layouts=layouts,
-        attributes=kinds.entries(lambda kind: {TYPE_ATTRIBUTE: str(kind)} if isinstance(kind, Type) else None),
+        attributes=kinds.entries({number: {TYPE_ATTRIBUTE: str(type)} for number, type in types.items()}),
         codecs=narrow,
         decoded_nbytes={i: codec.dtype.nbytes(codec.count) for i, codec in narrow.items()},
     )
-
-
-def _narrow(kind: Kind) -> UnpackedSubByte | None:
-    if isinstance(kind, Type) or not kind[0].packed:
-        return None
-    return UnpackedSubByte(kind[0], math.prod(kind[1]))
 
 
 def _whole_text(names: Sequence[str], texts: Sequence[str]) -> str:

@@ -204,8 +204,19 @@ def sizes_of(type: Type) -> Node:
             stack.extend(missing)
         else:
             inner = stack.pop()
-            known[id(inner)] = _node(inner, [known[id(child)] for child in children])
+            nodes = [known[id(child)] for child in children]
+            known[id(inner)] = _sizes_of_dims(inner, *nodes) if isinstance(inner, ty.Fixed) else _node(inner, nodes)
     return known[id(type)]
+
+
+def _sizes_of_dims(type: ty.Fixed, inner: Node) -> Node:
+    """Consecutive dimensions as one node."""
+    if inner.kind is Kind.BLOCK:
+        return _dims(type, inner)
+    shape = ty.leading(type)[0]
+    nbytes = None if inner.nbytes is None else _product(*shape, inner.nbytes)
+    least = _product(*shape, inner.least)
+    return Node(Kind.REPEAT, type, (inner,), shape, (), None, nbytes, least, _objects(shape, inner.objects))
 
 
 def _inside(type: Type) -> tuple[Type, ...]:
@@ -301,10 +312,14 @@ def check_readable(type: Type) -> None:
 def _block(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], atom: Atom) -> Node:
     check_shape(shape, atom.nbytes)
     nbytes = _product(*shape, atom.nbytes)
-    objects = 1
+    return Node(Kind.BLOCK, type, (), shape, axis, atom, nbytes, nbytes, _objects(shape, 1))
+
+
+def _objects(shape: tuple[int, ...], inner: int) -> int:
+    """The Python objects of nested lists whose elements have `inner` each."""
     for size in reversed(shape):
-        objects = min(HUGE, 1 + size * objects)
-    return Node(Kind.BLOCK, type, (), shape, axis, atom, nbytes, nbytes, objects)
+        inner = min(HUGE, 1 + size * inner)
+    return inner
 
 
 def _dims(type: ty.Fixed, inner: Node) -> Node:

@@ -71,7 +71,8 @@ _LEAVES: dict[str, Type] = {str(leaf): leaf for leaf in _NAMED.values()}
 """Types without parameters, by their canonical text."""
 _DENSE: dict[str, DType] = {str(_ROWS[row.name]): row for row in TABLE}
 """Element types, by the canonical text of their types."""
-_DENSE_TEXT = re.compile(r"(?:(?:0|[1-9][0-9]{0,17}) \* )*+[^ ]+")
+_SIZES = re.compile(r"(?:(?:0|[1-9][0-9]{0,17}) \* )*+[^ ]+")
+"""Text in which all before the last ` * ` are sizes of dimensions."""
 _AROUND: dict[str, Callable[[Type], Type]] = {"option": Option, "pointer": Pointer, "array": Array, "merkle": Merkle}
 _WITH_BRACKETS = {
     "time": "time['us']",
@@ -105,10 +106,7 @@ def parse(text: str, limits: Limits = DEFAULT) -> Type:
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
     """Parses a type from data, which must be in the canonical spelling."""
-    block = parse_block(text, limits)
-    if block is not None:
-        return dense(*block).spelled(text)
-    return _listed(text, limits) or _parse_tokens(text, limits)
+    return _parse_leaf(text, limits) or _listed(text, limits) or _parse_tokens(text, limits)
 
 
 def _parse_tokens(text: str, limits: Limits) -> Type:
@@ -124,9 +122,20 @@ def parse_block(text: str, limits: Limits) -> Block | None:
     """The element type and the shape in canonical text of a dense type (`3 * 4 * float32`); None for any other text."""
     *sizes, name = text.split(" * ", limits.rank)
     dtype = _DENSE.get(name)
-    if dtype is None or len(text) > limits.type_nbytes or not _DENSE_TEXT.fullmatch(text):
+    if dtype is None or len(text) > limits.type_nbytes or not _SIZES.fullmatch(text):
         return None
     return dtype, tuple(map(int, sizes))
+
+
+def _parse_leaf(text: str, limits: Limits) -> Type | None:
+    """A type without parameters, or dimensions of one (`3 * string`); None for any other text."""
+    *sizes, name = text.split(" * ", limits.rank)
+    type = _LEAVES.get(name)
+    if type is None or len(text) > limits.type_nbytes or not _SIZES.fullmatch(text):
+        return None
+    for size in reversed(sizes):
+        type = Fixed(int(size), type)
+    return type.spelled(text)
 
 
 class Items(NamedTuple):
@@ -152,7 +161,7 @@ def parse_items(text: str, limits: Limits) -> Items | None:
     room = len(text) // 2  # the text of items whose own items are found like this halves with each level
     try:
         for inner in dict.fromkeys(texts):
-            type = parse_block(inner, limits) or _LEAVES.get(inner)
+            type = parse_block(inner, limits) or _parse_leaf(inner, limits)
             if type is None:
                 room -= len(inner)
                 type = (_listed(inner, limits) if room >= 0 else None) or _parse_tokens(inner, limits)
