@@ -350,6 +350,12 @@ def dynd_sizes() -> bytes:
     return dynd("{" + ", ".join(f"{n}: {i} * 0 * int8" for i, n in enumerate(fields)) + "}")
 
 
+def dynd_distinct(type: str) -> bytes:
+    """A tuple of types that all differ in a number."""
+    count = (NBYTES - 200) // len(f"{type % 9999}, ")
+    return dynd(f"({', '.join(type % i for i in range(1, count + 1))})")
+
+
 def dynd_table(type: str = "0 * int8") -> bytes:
     """The third form."""
     rows = fill(lambda n: bytes([len(n)]) + n.encode() + bytes([len(type)]) + type.encode() + bytes(8))
@@ -678,6 +684,23 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "dynd: options": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["?int8"] * 8000) + ")", bytes(8000)))),
     "dynd: dimensions": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["0 * " * 60 + "int8"] * 250) + ")"))),
     "dynd: power": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["0 ** 60 * int8"] * 3900) + ")"))),
+    **{
+        f"dynd: distinct {what}": ("dynd", file("a.dynd", partial(dynd_distinct, type)))
+        for what, type in {
+            "dimensions": "%d * " + "1 * " * 60 + "string",
+            "sizes": "bytes[%d]",
+            "options": "?%d * void",
+            "tuples": "(%d * int8)",
+            "structs": "{a%d: {}}",
+            "maps": "map[void, %d * void]",
+        }.items()
+    },
+    "dynd: quoted names": (
+        "dynd",
+        file("a.dynd", lambda: dynd("{" + ", ".join(f"'\\u{0x80 + i:04x}': {{}}" for i in range(4200)) + "}")),
+    ),
+    "dynd: invalid at its end": ("dynd", file("a.dynd", lambda: dynd("(" + "(), " * 15800 + "!)"))),
+    "dynd: unclosed quotes": ("dynd", file("a.dynd", lambda: dynd("(" + "'\\" * 31500))),
     "dynd: table": ("dynd", file("a.dynd", dynd_table)),
     "dynd: table of text": ("dynd", file("a.dynd", partial(dynd_table, "bytes"))),
     "bson: vectors": ("bson", file("a.bson", bson_vectors)),

@@ -64,6 +64,8 @@ SLOWER: dict[str, float] = {
             "store: parents",
         ],
         40: [
+            "dynd: distinct dimensions",
+            "dynd: quoted names",
             "dcp: tensors",
             "onnx: fields",
             "onnx: varints",
@@ -77,7 +79,10 @@ SLOWER: dict[str, float] = {
         70: ["onnx: external", "onnx: opsets", "store: tensors"],
         80: ["onnx: external files"],
         90: ["pt zip: tensors"],
-        170: ["onnx: sparse"],
+        100: ["dynd: invalid at its end"],
+        140: ["dynd: distinct sizes"],
+        170: ["dynd: distinct maps", "onnx: sparse"],
+        200: ["dynd: distinct options", "dynd: distinct structs", "dynd: distinct tuples"],
     }.items()
     for what in files
 }
