@@ -27,6 +27,7 @@ import test_shards
 import ztensor_builder as zt
 from bintensors_builder import Row, build, header
 from stores import array_node, commit_node, leaf, link, nodes_pack, write_ref
+from tensorglot.containers.delta.index import MAGIC, Base, Change, DeltaIndex, encode_index
 from tensorglot.store import Store
 from tensorglot.wire.cid import encode_node
 
@@ -349,6 +350,12 @@ def dynd_sizes() -> bytes:
     return dynd("{" + ", ".join(f"{n}: {i} * 0 * int8" for i, n in enumerate(fields)) + "}")
 
 
+def dynd_distinct(type: str) -> bytes:
+    """A tuple of types that all differ in a number."""
+    count = (NBYTES - 200) // len(f"{type % 9999}, ")
+    return dynd(f"({', '.join(type % i for i in range(1, count + 1))})")
+
+
 def dynd_table(type: str = "0 * int8") -> bytes:
     """The third form."""
     rows = fill(lambda n: bytes([len(n)]) + n.encode() + bytes([len(type)]) + type.encode() + bytes(8))
@@ -499,6 +506,17 @@ def delta(folder: Path, number: int, change: bool) -> Path:
     return folder / "a.tgdelta"
 
 
+def delta_type(folder: Path) -> Path:
+    """All rows of one long type."""
+    type = f"({', '.join(['void'] * 5000)})"
+    base = Base(type, 0, bytes(32))
+    rows = [Change(i, type, 0, bytes(32), base) for i in range(440)]
+    found = [name for name, _ in zip(names(), rows, strict=False)]
+    path = folder / "a.tgdelta"
+    path.write_bytes(MAGIC + encode_index(DeltaIndex(found, rows), len(MAGIC)))
+    return path
+
+
 # HDF5
 
 
@@ -529,6 +547,30 @@ def hdf5_links(held: Any) -> None:
 def hdf5_chunks(held: Any) -> None:
     data = held.create_dataset("a", (1500,), "u1", chunks=(1,), maxshape=(None,))
     data[...] = 1
+
+
+def hdf5_references(count: int, nbytes: int) -> Make:
+    """A list of texts that are all the last of `count` objects, of `nbytes` each, in a global heap."""
+    number = 900
+
+    def fill_it(held: Any) -> None:
+        import h5py
+
+        held.attrs.create("text", "x" * (count * (16 + nbytes)), dtype=h5py.string_dtype())
+        held.attrs.create("refs", [""] * number, dtype=h5py.string_dtype())
+
+    def make(folder: Path) -> Path:
+        path = hdf5(fill_it, "earliest")(folder)
+        data = bytearray(path.read_bytes())
+        heap, refs = data.index(b"GCOL"), data.index(b"refs\0\0\0\0") + 56  # behind the name, type and shape
+        objects = b"".join(struct.pack("<HHIQ", i + 1, 1, 0, nbytes) + bytes(nbytes) for i in range(count))
+        data[heap + 16 : heap + 16 + len(objects)] = objects
+        data[refs : refs + 16 * number] = struct.pack("<IQI", 0, heap, count) * number
+        path.write_bytes(data)
+        assert len(data) <= 64 << 10, len(data)
+        return path
+
+    return make
 
 
 DENSEST: dict[str, tuple[str, Make]] = {
@@ -642,6 +684,23 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "dynd: options": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["?int8"] * 8000) + ")", bytes(8000)))),
     "dynd: dimensions": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["0 * " * 60 + "int8"] * 250) + ")"))),
     "dynd: power": ("dynd", file("a.dynd", lambda: dynd("(" + ", ".join(["0 ** 60 * int8"] * 3900) + ")"))),
+    **{
+        f"dynd: distinct {what}": ("dynd", file("a.dynd", partial(dynd_distinct, type)))
+        for what, type in {
+            "dimensions": "%d * " + "1 * " * 60 + "string",
+            "sizes": "bytes[%d]",
+            "options": "?%d * void",
+            "tuples": "(%d * int8)",
+            "structs": "{a%d: {}}",
+            "maps": "map[void, %d * void]",
+        }.items()
+    },
+    "dynd: quoted names": (
+        "dynd",
+        file("a.dynd", lambda: dynd("{" + ", ".join(f"'\\u{0x80 + i:04x}': {{}}" for i in range(4200)) + "}")),
+    ),
+    "dynd: invalid at its end": ("dynd", file("a.dynd", lambda: dynd("(" + "(), " * 15800 + "!)"))),
+    "dynd: unclosed quotes": ("dynd", file("a.dynd", lambda: dynd("(" + "'\\" * 31500))),
     "dynd: table": ("dynd", file("a.dynd", dynd_table)),
     "dynd: table of text": ("dynd", file("a.dynd", partial(dynd_table, "bytes"))),
     "bson: vectors": ("bson", file("a.bson", bson_vectors)),
@@ -674,6 +733,7 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "dcp pickle: tensors": ("dcp", dcp_pickle(dcp_tensors)),
     "delta: unchanged": ("delta", partial(delta, number=850, change=False)),
     "delta: changed": ("delta", partial(delta, number=500, change=True)),
+    "delta: one type": ("delta", delta_type),
     "shards: tensors": ("", partial(shards, files=1)),
     "shards: files": ("", partial(shards, files=100)),
     "store: tensors": ("", store(store_tensors)),
@@ -687,6 +747,8 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "hdf5: groups of the earliest form": ("hdf5", hdf5(several(40, lambda held, n: held.create_group(n)), "earliest")),
     "hdf5: attributes": ("hdf5", hdf5(several(900, lambda held, n: held.attrs.__setitem__(n, 0)))),
     "hdf5: names": ("hdf5", hdf5(hdf5_links)),
+    "hdf5: references to a text": ("hdf5", hdf5_references(1, 30_000)),
+    "hdf5: references to a heap": ("hdf5", hdf5_references(1800, 0)),
     "hdf5: chunks": ("hdf5", hdf5(hdf5_chunks)),
     "hdf5: chunks of the earliest form": ("hdf5", hdf5(hdf5_chunks, "earliest")),
 }

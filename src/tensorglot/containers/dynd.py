@@ -21,30 +21,41 @@ fields of variable size are skipped to find the next; the third has an index.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from bisect import bisect_right
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import accumulate, count, pairwise
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions, check_header
 from tensorglot.dynd.codec.decode import decode, skip
-from tensorglot.dynd.codec.encode import measure, type_header, varint
+from tensorglot.dynd.codec.encode import measure, varint
 from tensorglot.dynd.codec.inputs import PIECE_NBYTES, Stream
-from tensorglot.dynd.schema import HUGE, Node, check_readable, fixed_nbytes, parse_data_type
+from tensorglot.dynd.schema import (
+    HUGE,
+    Node,
+    block_nbytes,
+    check_readable,
+    fixed_nbytes,
+    is_symbolic,
+    parse_data_type,
+    sizes_of,
+)
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
-from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError, add_tensor_to_errors
+from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, add_tensor_to_errors
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
-from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
+from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns, take_shapes
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.model.subbyte import UnpackedSubByte
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
 from tensorglot.model.types.algebra import Struct, dense, dense_parts
 from tensorglot.model.types.base import Type, quote
-from tensorglot.model.types.text import parse, text_of
+from tensorglot.model.types.text import Block, parse, parse_block, parse_canonical, parse_items, text_of
 
 __all__ = ["CONTAINER", "index_of"]
 
@@ -62,71 +73,108 @@ _AHEAD_NBYTES, _NEAR_NBYTES = 64 << 10, 4 << 10
 _SLOW_PATH = {row.code for row in TABLE if row.packed or row.name == "bool" or row.numpy is None}
 """Element types that are converted or checked one tensor at a time."""
 
-Field = tuple[str, Type]
-Spans = list[tuple[int, int]]
+Kind: TypeAlias = Block | Type
+"""A type; a dense one as its elements and its shape, without an object for each dimension."""
+R = TypeVar("R")
+
+
+class Kinds(NamedTuple):
+    """The types of values: the distinct ones, and for each value the position among them."""
+
+    distinct: list[Kind]
+    positions: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, keys: Sequence[Hashable], known: Mapping[Any, Kind]) -> Kinds:
+        """The types of values that have these keys."""
+        numbers = dict(zip(known, count(), strict=False))
+        return cls(list(known.values()), np.fromiter(map(numbers.__getitem__, keys), np.intp, len(keys)))
+
+    def entries(self, of_type: dict[int, R]) -> dict[int, R]:
+        """The entries of a sparse column, from those of distinct types: one object for all values of a type."""
+        if not of_type:
+            return {}
+        return {i: of_type[number] for i, number in enumerate(self.positions.tolist()) if number in of_type}
 
 
 def read(source: Source, options: ReadOptions) -> Index:
-    type, begin = _header(source, options)
-    if type == _TABLE:
-        fields, spans = _table(source, begin, options)
+    text, begin = _header(source, options)
+    if text == str(_TABLE):
+        names, texts, kinds, edges = _table(source, begin, options)
     else:
-        fields = list(type.fields) if isinstance(type, Struct) else [(UNNAMED, type)]
-        _check_fields(fields, options, begin)
-        spans = _spans(source, [field for _, field in fields], begin, options)
-    if options.strict and type != _whole_type(fields):
+        names, texts, known = _fields(text, options.limits, begin - len(text))
+        options.limits.check_tensors(len(names), rule="dynd.limit.tensors", offset=begin)
+        _check_names(names, options, begin)
+        kinds = Kinds.of(texts, known)
+        edges = _edges(source, kinds, begin, options.limits)
+    if options.strict and text != _whole_text(names, texts):
         raise FormatError("not canonical: the tensors would be written in another form", rule="dynd.strict", offset=0)
-    return index_of(fields, spans)
+    places = np.array(edges, np.int64)
+    return _index(names, kinds, places[:-1], places[1:])
 
 
-def index_of(fields: Sequence[Field], spans: Spans) -> Index:
+def index_of(fields: Sequence[tuple[str, Type]], spans: Sequence[tuple[int, int]]) -> Index:
     """The index of serialized values at spans of a source."""
-    known = {key: dense_parts(field) for key, field in {id(field): field for _, field in fields}.items()}
-    blocks = [known[id(field)] for _, field in fields]
-    dims, dim_offsets = shape_columns(
-        [(end - start,) if block is None else block[1] for block, (start, end) in zip(blocks, spans, strict=True)]
+    known = {id(type): type for _, type in fields}
+    kinds = Kinds.of([id(type) for _, type in fields], {key: dense_parts(type) or type for key, type in known.items()})
+    begins, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    return _index([name for name, _ in fields], kinds, begins, ends)
+
+
+def _index(names: list[str], kinds: Kinds, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Index:
+    blocks = [None if isinstance(kind, Type) else kind for kind in kinds.distinct]
+    dims, dim_offsets = shape_columns([(0,) if block is None else block[1] for block in blocks])
+    dims, dim_offsets = take_shapes(dims, dim_offsets, kinds.positions)
+    types = {number: kind for number, kind in enumerate(kinds.distinct) if isinstance(kind, Type)}
+    layouts = kinds.entries({number: Layout(NESTED, type) for number, type in types.items()})
+    nested = np.fromiter(layouts, np.int64, len(layouts))
+    dims[dim_offsets[nested]] = ends[nested] - begins[nested]
+    part_names = ["data"] * len(names)
+    for row in layouts:
+        part_names[row] = SERIALIZED
+    narrow = kinds.entries(
+        {
+            number: UnpackedSubByte(block[0], math.prod(block[1]))
+            for number, block in enumerate(blocks)
+            if block is not None and block[0].packed
+        }
     )
-    nested = {i: field for i, ((_, field), block) in enumerate(zip(fields, blocks, strict=True)) if block is None}
-    layouts = {key: Layout(NESTED, field) for key, field in {id(field): field for field in nested.values()}.items()}
-    narrow = {
-        i: UnpackedSubByte(block[0], math.prod(block[1]))
-        for i, block in enumerate(blocks)
-        if block is not None and block[0].packed
-    }
     return Index(
         format="dynd@1",
-        names=[name for name, _ in fields],
-        dtypes=np.array([_BYTES if block is None else block[0].code for block in blocks], np.uint8),
+        names=names,
+        dtypes=np.array([_BYTES if block is None else block[0].code for block in blocks], np.uint8)[kinds.positions],
         dims=dims,
         dim_offsets=dim_offsets,
-        begins=np.array([start for start, _ in spans], np.int64),
-        ends=np.array([end for _, end in spans], np.int64),
-        part_names=["data" if block is not None else SERIALIZED for block in blocks],
-        layouts={i: layouts[id(field)] for i, field in nested.items()},
-        attributes={i: {TYPE_ATTRIBUTE: str(field)} for i, field in nested.items()},
+        begins=begins,
+        ends=ends,
+        part_names=part_names,
+        layouts=layouts,
+        attributes=kinds.entries({number: {TYPE_ATTRIBUTE: str(type)} for number, type in types.items()}),
         codecs=narrow,
         decoded_nbytes={i: codec.dtype.nbytes(codec.count) for i, codec in narrow.items()},
     )
 
 
-def _whole_type(fields: Sequence[Field]) -> Type:
-    """Returns the type of a file with these tensors."""
-    if len(fields) == 1 and fields[0][0] == UNNAMED and not isinstance(fields[0][1], Struct):
-        return fields[0][1]
-    nbytes = 0
-    for name, field in fields:
-        nbytes += len(quote(name)) + len(": ") + len(str(field)) + len(", ")
+def _whole_text(names: Sequence[str], texts: Sequence[str]) -> str:
+    """Returns the type of a file with tensors of these names and types."""
+    if list(names) == [UNNAMED] and not texts[0].startswith("{"):
+        return texts[0]
+    fields, nbytes = [], 0
+    for name, text in zip(names, texts, strict=True):
+        fields.append(f"{quote(name)}: {text}")
+        nbytes += len(fields[-1]) + len(", ")
         if nbytes > DEFAULT.type_nbytes:
-            return _TABLE
+            return str(_TABLE)
+    whole = f"{{{', '.join(fields)}}}"
     try:
-        parse(str(type := Struct(tuple(fields))))
-    except InputError:
-        return _TABLE
-    return type
+        parse_canonical(whole)
+    except TensorglotError:
+        return str(_TABLE)
+    return whole
 
 
-def _header(source: Source, options: ReadOptions) -> tuple[Type, int]:
-    """Reads the type; returns also where the value begins."""
+def _header(source: Source, options: ReadOptions) -> tuple[str, int]:
+    """Reads the text of the type; returns also where the value begins."""
     length, at = _length(source, 0)
     if length > options.limits.type_nbytes:
         raise LimitError(
@@ -140,7 +188,21 @@ def _header(source: Source, options: ReadOptions) -> tuple[Type, int]:
             rule="dynd.truncated",
             offset=source.size,
         )
-    return _data_type(source.read_bytes(at, length).decode("ascii", "replace"), options.limits, at), at + length
+    return source.read_bytes(at, length).decode("ascii", "replace"), at + length
+
+
+def _fields(text: str, limits: Limits, at: int) -> tuple[list[str], list[str], dict[str, Kind]]:
+    """The names and types of the tensors in a type at a byte of the file, and each distinct type."""
+    items = parse_items(text, limits) if text.startswith("{") else None
+    if items is None or items.names is None:
+        type = _data_type(text, limits, at)
+        fields = type.fields if isinstance(type, Struct) else ((UNNAMED, type),)
+        texts = [str(field) for _, field in fields]
+        known = {text: dense_parts(field) or field for text, (_, field) in zip(texts, fields, strict=True)}
+        return [name for name, _ in fields], texts, known
+    if any(isinstance(kind, Type) and is_symbolic(kind) for kind in items.types.values()):
+        _data_type(text, limits, at)
+    return items.names, items.texts, items.types
 
 
 def _data_type(text: str, limits: Limits, at: int) -> Type:
@@ -167,7 +229,7 @@ def _length(source: Source, begin: int) -> tuple[int, int]:
     raise TruncatedError("file truncated within a varint", rule="dynd.truncated", offset=source.size)
 
 
-def _table(source: Source, begin: int, options: ReadOptions) -> tuple[list[Field], Spans]:
+def _table(source: Source, begin: int, options: ReadOptions) -> tuple[list[str], list[str], Kinds, list[int]]:
     """Reads the index of the third form."""
     limits = options.limits
     stream = Stream(_Reader(source, begin, limits.header_or()))
@@ -177,80 +239,93 @@ def _table(source: Source, begin: int, options: ReadOptions) -> tuple[list[Field
         error.offset = begin + (error.offset or 0)
         raise
     rows, names, texts, sizes = (value.plan.nodes[i] for i in (0, 2, 4, 6))
-    count = int(value.lists(rows).stops[0])
+    number = int(value.lists(rows).stops[0])
     length, data = _length(source, begin + stream.base + stream.at)
-    limits.check_tensors(count, rule="dynd.limit.tensors", offset=begin)
-    nbytes = value.array(sizes)[:count].tolist()
-    edges = [data]
-    for size in nbytes:
-        edges.append(edges[-1] + size)
-    if min(nbytes, default=0) < 0 or edges[-1] != data + length or data + length > source.size:
+    limits.check_tensors(number, rule="dynd.limit.tensors", offset=begin)
+    nbytes = value.array(sizes)[:number]
+    edges = list(accumulate(nbytes.tolist(), initial=data))
+    if nbytes.min(initial=0) < 0 or edges[-1] != data + length or data + length > source.size:
         raise FormatError(
             "the sizes of the tensors do not add up to the size of the values", rule="dynd.table.size", offset=data
         )
     if data + length != source.size:
         raise FormatError("trailing bytes after the value", rule="dynd.trailing", offset=data + length)
-    fields = list(zip(_texts(value, names), _types(_texts(value, texts), nbytes, limits, begin), strict=True))
-    _check_fields(fields, options, begin)
-    return fields, list(pairwise(edges))
+    types = _texts(value, texts)
+    kinds = Kinds.of(
+        types, {text: parse_block(text, limits) or _data_type(text, limits, begin) for text in dict.fromkeys(types)}
+    )
+    _check_sizes(kinds, nbytes, begin)
+    found = _texts(value, names)
+    _check_names(found, options, begin)
+    return found, types, kinds, edges
 
 
 def _texts(value: Value, node: Node) -> list[str]:
     """Decodes the strings of a node, which are valid UTF-8 already."""
-    starts, stops = value.lists(node)
+    starts, stops = (column.tolist() for column in value.lists(node))
     data = value.array(node.child).tobytes()
-    return [data[a:b].decode() for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+    if data.isascii():
+        text = data.decode()
+        return [text[a:b] for a, b in zip(starts, stops, strict=True)]
+    return [data[a:b].decode() for a, b in zip(starts, stops, strict=True)]
 
 
-def _types(texts: list[str], nbytes: list[int], limits: Limits, begin: int) -> list[Type]:
-    """Parses the types of tensors, and checks the sizes of fixed-size ones."""
-    known = {text: _data_type(text, limits, begin) for text in dict.fromkeys(texts)}
-    sizes = {text: fixed_nbytes(type) for text, type in known.items()}
-    for text, size in zip(texts, nbytes, strict=True):
-        if sizes[text] not in (None, size):
-            raise FormatError(
-                f"value of type {text:.60} needs {sizes[text]} bytes, found {size}",
-                rule="dynd.table.size",
-                offset=begin,
-            )
-    return [known[text] for text in texts]
-
-
-def _check_fields(fields: list[Field], options: ReadOptions, begin: int) -> None:
-    options.limits.check_tensors(len(fields), rule="dynd.limit.tensors", offset=begin)
-    names = [name for name, _ in fields]
-    if len(set(names)) < len(names):
-        raise FormatError("duplicate tensor name", rule="dynd.table.name", offset=begin)
-    if any(len(name.encode()) > options.limits.name_nbytes for name in names):
-        raise LimitError(
-            f"tensor name longer than Limits.name_nbytes ({options.limits.name_nbytes})",
-            rule="dynd.limit.name",
+def _check_sizes(kinds: Kinds, nbytes: NDArray[np.int64], begin: int) -> None:
+    """Checks the sizes of tensors whose types have a fixed size."""
+    sizes = [_fixed_nbytes(kind) for kind in kinds.distinct]
+    needed = np.array([-1 if size is None else min(size, HUGE) for size in sizes], np.int64)[kinds.positions]
+    wrong = np.flatnonzero((needed >= 0) & (needed != nbytes))
+    if len(wrong):
+        kind = kinds.distinct[kinds.positions[wrong[0]]]
+        text = str(kind if isinstance(kind, Type) else dense(*kind))
+        raise FormatError(
+            f"value of type {text:.60} needs {_fixed_nbytes(kind)} bytes, found {nbytes[wrong[0]]}",
+            rule="dynd.table.size",
             offset=begin,
         )
 
 
-def _spans(source: Source, types: list[Type], begin: int, options: ReadOptions) -> Spans:
-    """Returns the span of each value. The last one ends the file."""
-    known = {key: fixed_nbytes(type) for key, type in {id(type): type for type in types}.items()}
-    sizes = [known[id(type)] for type in types]
-    edges, last = [begin], len(types) - 1
-    while len(edges) <= len(types):
-        i = len(edges) - 1
-        nbytes = sizes[i]
-        if nbytes is None and i < last:
+def _fixed_nbytes(kind: Kind) -> int | None:
+    return fixed_nbytes(kind) if isinstance(kind, Type) else block_nbytes(kind)
+
+
+def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
+    most = options.limits.name_nbytes
+    if len(set(names)) < len(names):
+        raise FormatError("duplicate tensor name", rule="dynd.table.name", offset=begin)
+    if any(len(name.encode()) > most for name in names if 4 * len(name) > most):
+        raise LimitError(f"tensor name longer than Limits.name_nbytes ({most})", rule="dynd.limit.name", offset=begin)
+
+
+def _edges(source: Source, kinds: Kinds, begin: int, limits: Limits) -> list[int]:
+    """Returns where each value begins. The last one ends the file."""
+    known = {i: sizes_of(kind) for i, kind in enumerate(kinds.distinct) if isinstance(kind, Type)}
+    fixed = [
+        block_nbytes(kind) if not isinstance(kind, Type) else known[i].nbytes for i, kind in enumerate(kinds.distinct)
+    ]
+    if None in fixed:
+        known |= {i: sizes_of(dense(*kind)) for i, kind in enumerate(kinds.distinct) if not isinstance(kind, Type)}
+    numbers = kinds.positions.tolist()
+    sizes = [fixed[number] for number in numbers]
+    edges, last = [begin], len(sizes) - 1
+    while (i := len(edges) - 1) <= last:
+        if sizes[i] is not None:
+            stop = next((j for j in range(i, len(sizes)) if sizes[j] is None), len(sizes))
+            edges += accumulate([size or 0 for size in sizes[i:stop]], initial=edges.pop())
+        elif i < last:
             stop = next((j for j in range(i + 1, last) if (sizes[j] or 0) > _NEAR_NBYTES), last)
-            edges += skip(_Window(source, edges[-1]), types[i:stop], options.limits)
-            continue
-        edges.append(source.size if nbytes is None else edges[-1] + nbytes)
+            edges += skip(_Window(source, edges[-1]), [known[number] for number in numbers[i:stop]], limits)
+        else:
+            edges.append(source.size)
         if edges[-1] > source.size:
             raise TruncatedError(
-                f"file truncated: needs {edges[-1]} bytes, has {source.size}",
+                f"file truncated: needs {edges[bisect_right(edges, source.size)]} bytes, has {source.size}",
                 rule="dynd.truncated",
                 offset=source.size,
             )
     if edges[-1] != source.size:
         raise FormatError("trailing bytes after the value", rule="dynd.trailing", offset=edges[-1])
-    return list(pairwise(edges))
+    return edges
 
 
 class _Window:
@@ -301,9 +376,9 @@ def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     plain = _plain_rows(archive)
     types = _tensor_types(archive, plain)
     names = list(archive.index.names)
-    type = _whole_type(list(zip(names, types, strict=True)))
-    yield type_header(type)
-    if type == _TABLE:
+    text = _whole_text(names, [str(type) for type in types])
+    yield varint(len(text)) + text.encode()
+    if text == str(_TABLE):
         yield from _table_head(archive, plain, names, types)
     for begin, end in pairwise(_runs(plain)):
         if plain[begin]:

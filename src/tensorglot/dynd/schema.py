@@ -25,16 +25,18 @@ from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type, quote
 from tensorglot.model.types.temporal import Date, Unit
-from tensorglot.model.types.text import parse_canonical
+from tensorglot.model.types.text import Block, parse_canonical
 
 __all__ = [
     "HUGE",
     "Kind",
     "Node",
     "Plan",
+    "block_nbytes",
     "check_readable",
     "check_shape",
     "fixed_nbytes",
+    "is_symbolic",
     "parse_data_type",
     "plan_of",
     "sizes_of",
@@ -156,45 +158,71 @@ class Plan:
 @lru_cache(maxsize=1024)
 def plan_of(type: Type) -> Plan:
     """The plan of a type. Symbolic types are refused."""
-    if ty.symbolic(type):
-        raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
+    _check_not_symbolic(type)
     return _number_nodes(type, ty.fold(type, _node, _inside))
 
 
 def parse_data_type(text: str, limits: Limits = DEFAULT) -> Type:
     """The type of a value that follows in a file: the canonical text of one that is not symbolic."""
     type = parse_canonical(text, limits)
-    if _MAY_BE_SYMBOLIC.search(text) and ty.symbolic(type):
+    if is_symbolic(type):
         raise FormatError(f"{escape(text, longest=60)} is symbolic: no value has this type", rule="dynd.symbolic")
     return type
 
 
+def is_symbolic(type: Type) -> bool:
+    """Whether a type has no values, by its text where that tells."""
+    return _MAY_BE_SYMBOLIC.search(str(type)) is not None and ty.symbolic(type)
+
+
+def _check_not_symbolic(type: Type) -> None:
+    if is_symbolic(type):
+        raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
+
+
 def fixed_nbytes(type: Type) -> int | None:
-    """The serialized size of a value, if all values of the type have the same; elements have a byte or more."""
+    """The serialized size of a value, if all values of the type have the same."""
     block = ty.dense_parts(type)
-    if block is None:
-        return sizes_of(type).nbytes
+    return sizes_of(type).nbytes if block is None else block_nbytes(block)
+
+
+def block_nbytes(block: Block) -> int:
+    """The serialized size of a block; elements have a byte or more."""
     return max(1, block[0].bits // 8) * math.prod(block[1])
 
 
 def sizes_of(type: Type) -> Node:
     """The root of a plan, for its sizes alone: what is one object in the type is one node, without a place."""
-    if ty.symbolic(type):
-        raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
+    _check_not_symbolic(type)
     known: dict[int, Node] = {}
     stack = [type]
     while stack:
         children = _inside(stack[-1])
-        missing = {id(child): child for child in children if id(child) not in known}
+        inside = dict(zip(map(id, children), children, strict=True))
+        missing = [child for key, child in inside.items() if key not in known]
         if missing:
-            stack.extend(missing.values())
+            stack.extend(missing)
         else:
             inner = stack.pop()
-            known[id(inner)] = _node(inner, [known[id(child)] for child in children])
+            nodes = [known[id(child)] for child in children]
+            known[id(inner)] = _sizes_of_dims(inner, *nodes) if isinstance(inner, ty.Fixed) else _node(inner, nodes)
     return known[id(type)]
 
 
+def _sizes_of_dims(type: ty.Fixed, inner: Node) -> Node:
+    """Consecutive dimensions as one node."""
+    if inner.kind is Kind.BLOCK:
+        return _dims(type, inner)
+    shape = ty.leading(type)[0]
+    nbytes = None if inner.nbytes is None else _product(*shape, inner.nbytes)
+    least = _product(*shape, inner.least)
+    return Node(Kind.REPEAT, type, (inner,), shape, (), None, nbytes, least, _objects(shape, inner.objects))
+
+
 def _inside(type: Type) -> tuple[Type, ...]:
+    """The types inside that have nodes: beneath dimensions, the type of their elements."""
+    if isinstance(type, ty.Fixed):
+        return (ty.leading(type)[1],)
     return () if isinstance(type, ty.Array | ty.Merkle | ty.Complex) else type.children
 
 
@@ -284,17 +312,29 @@ def check_readable(type: Type) -> None:
 def _block(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], atom: Atom) -> Node:
     check_shape(shape, atom.nbytes)
     nbytes = _product(*shape, atom.nbytes)
-    objects = 1
+    return Node(Kind.BLOCK, type, (), shape, axis, atom, nbytes, nbytes, _objects(shape, 1))
+
+
+def _objects(shape: tuple[int, ...], inner: int) -> int:
+    """The Python objects of nested lists whose elements have `inner` each."""
     for size in reversed(shape):
-        objects = _sum(1, _product(size, objects))
-    return Node(Kind.BLOCK, type, (), shape, axis, atom, nbytes, nbytes, objects)
+        inner = min(HUGE, 1 + size * inner)
+    return inner
 
 
 def _dims(type: ty.Fixed, inner: Node) -> Node:
+    """Consecutive dimensions: as many of the last as a BLOCK can have, a REPEAT for each of the others."""
+    dims = [type]
+    while isinstance(dim := dims[-1].element, ty.Fixed):
+        dims.append(dim)
     if inner.kind is Kind.BLOCK and inner.atom is not None and len(inner.shape) < BLOCK_RANK:
-        axis = (0, *(axis + 1 for axis in inner.axis)) if inner.axis else ()
-        return _block(type, (type.size, *inner.shape), axis, inner.atom)
-    return _repeat(type, (type.size,), (), inner)
+        dims, whole = dims[: (count := -min(len(dims), BLOCK_RANK - len(inner.shape)))], dims[count:]
+        shape = (*[dim.size for dim in whole], *inner.shape)
+        axis = (*range(len(whole)), *[axis + len(whole) for axis in inner.axis]) if inner.axis else ()
+        inner = _block(whole[0], shape, axis, inner.atom)
+    for dim in reversed(dims):
+        inner = _repeat(dim, (dim.size,), (), inner)
+    return inner
 
 
 def _storage(type: ty.Storage, inner: Node) -> Node:
@@ -314,7 +354,7 @@ def _storage(type: ty.Storage, inner: Node) -> Node:
 def _repeat(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], inner: Node) -> Node:
     check_shape(shape, 8)
     nbytes = None if inner.nbytes is None else _product(*shape, inner.nbytes)
-    objects = _sum(1, _product(*shape, inner.objects))
+    objects = min(HUGE, 1 + _product(*shape, inner.objects))
     return Node(Kind.REPEAT, type, (inner,), shape, axis, None, nbytes, _product(*shape, inner.least), objects)
 
 
@@ -331,14 +371,10 @@ def _option(type: ty.Option, inner: Node) -> Node:
 
 def _sequence(type: ty.Tuple | ty.Struct, inner: tuple[Node, ...]) -> Node:
     sizes = [node.nbytes for node in inner]
-    nbytes = None if None in sizes else _sum(*(size or 0 for size in sizes))
-    least = _sum(*(node.least for node in inner))
-    objects = _sum(1, *(node.objects for node in inner))
+    nbytes = None if None in sizes else min(HUGE, sum([size or 0 for size in sizes]))
+    least = min(HUGE, sum([node.least for node in inner]))
+    objects = min(HUGE, 1 + sum([node.objects for node in inner]))
     return Node(Kind.SEQUENCE, type, inner, (), (), None, nbytes, least, objects)
-
-
-def _sum(*numbers: int) -> int:
-    return min(HUGE, sum(numbers))
 
 
 def _product(*numbers: int) -> int:

@@ -89,9 +89,10 @@ class IndexBuilder:
                 rule=f"{self._rule}.limit.tensors",
                 offset=offset,
             )
-        if len(name.encode()) > self._limits.name_nbytes:
+        most = self._limits.name_nbytes
+        if 4 * len(name) > most and len(name.encode()) > most:
             raise LimitError(
-                f"a tensor name has more than {self._limits.name_nbytes} bytes (Limits.name_nbytes)",
+                f"a tensor name has more than {most} bytes (Limits.name_nbytes)",
                 rule=f"{self._rule}.limit.name",
                 offset=offset,
             )

@@ -37,7 +37,7 @@ class Fetched:
     @property
     def left(self) -> int:
         """Number of bytes to the end of the file."""
-        return self._size - self.position
+        return self._size - self._begin - self._at
 
     def take(self, nbytes: int) -> bytes:
         """Reads the next `nbytes` bytes."""

@@ -27,8 +27,7 @@ from tensorglot.model.index import Index, Layout, Note
 from tensorglot.model.payload import Encoded, Source, Undecodable
 from tensorglot.model.tensor import NESTED
 from tensorglot.model.types.algebra import dense_parts
-from tensorglot.model.types.base import Type
-from tensorglot.model.types.text import parse_canonical
+from tensorglot.model.types.text import Block, parse_canonical
 
 __all__ = ["CONTAINER"]
 
@@ -54,32 +53,33 @@ def read(source: Source, options: ReadOptions) -> Index:
     found = read_index(source, options.limits)
     builder = IndexBuilder(options.limits, "delta")
     codecs = {state: _NeedsBase(state) for state in ("unchanged", "changed", "added")}
-    types = {row.type: parse_canonical(row.type, options.limits) for row in found.rows}
-    for position, (name, changes) in enumerate(zip(found.names, found.rows_of(), strict=True)):
+    types = {text: parse_canonical(text, options.limits) for text in {row.type for row in found.rows}}
+    blocks = {text: dense_parts(type) for text, type in types.items()}
+    rows_of = found.rows_of()
+    for position, (name, changes) in enumerate(zip(found.names, rows_of, strict=True)):
         special = found.special.get(position)
         parts: tuple[PartName, ...] = (("data", None, None),) if special is None else special.parts
-        rows = [_row(row, types[row.type], part, codecs[row.state]) for row, part in zip(changes, parts, strict=True)]
+        rows = [_row(row, blocks[row.type], part, codecs[row.state]) for row, part in zip(changes, parts, strict=True)]
         type = types[changes[0].type] if special is None else parse_canonical(special.type, options.limits)
-        layout = NESTED if special is None and dense_parts(type) is None else special.layout if special else "dense"
+        nested = special is None and blocks[changes[0].type] is None
+        layout = NESTED if nested else special.layout if special else "dense"
         builder.add(
             name,
             *rows,
             layout=None if layout == "dense" else Layout(layout, type),
             attributes=None if special is None else special.attributes,
         )
-    return builder.index("delta@1", found.metadata, list(_notes(found)))
+    return builder.index("delta@1", found.metadata, list(_notes(found, rows_of)))
 
 
-def _row(row: Change, type: Type, part: PartName, codec: _NeedsBase) -> Row:
+def _row(row: Change, block: Block | None, part: PartName, codec: _NeedsBase) -> Row:
     name, unknown, shape = part
-    block = dense_parts(type)
     dtype, sizes = (BY_NAME["uint8"], (row.nbytes,)) if block is None else block
-    spans = [(body.begin, body.end) for body in row.bodies] or [(len(MAGIC), len(MAGIC))]
     return Row(
         dtype=dtype if unknown is None else unknown,
         shape=sizes if shape is None else shape,
-        begin=spans[0][0],
-        end=spans[-1][1],
+        begin=row.bodies[0].begin if row.bodies else len(MAGIC),
+        end=row.bodies[-1].end if row.bodies else len(MAGIC),
         part=name,
         codec=codec,
         nbytes=row.nbytes if block is None else dtype.nbytes(math.prod(sizes)),
@@ -88,8 +88,8 @@ def _row(row: Change, type: Type, part: PartName, codec: _NeedsBase) -> Row:
     )
 
 
-def _notes(index: DeltaIndex) -> Iterator[Note]:
-    states = [{row.state for row in rows} for rows in index.rows_of()]
+def _notes(index: DeltaIndex, rows_of: list[list[Change]]) -> Iterator[Note]:
+    states = [{row.state for row in rows} for rows in rows_of]
     counts = [f"{sum(state in found for found in states):,} {state}" for state in ("changed", "added")] + [
         f"{len(index.removed):,} removed"
     ]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,11 +28,10 @@ _LEAST_PAIR_NBYTES = 13
 _LEAST_TENSOR_NBYTES = 24
 _WIDTHS = {kind: np.dtype(name).itemsize for kind, name in SCALARS.items()}
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
-_LAYOUTS = {order + code: struct.Struct(order + code) for order in "<>" for code in (*_CODES.values(), "IQ")}
+_LAYOUTS = {order: {code: struct.Struct(order + code) for code in (*_CODES.values(), "IQ")} for order in "<>"}
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(NamedTuple):
     """The header's entry of one tensor."""
 
     name: str
@@ -59,13 +59,15 @@ class _Cursor(Fetched):
     """A position in the header."""
 
     order = "<"
+    layouts = _LAYOUTS["<"]
 
     def numbers(self, codes: str) -> tuple[Any, ...]:
-        layout = _LAYOUTS[self.order + codes]
+        layout = self.layouts[codes]
         return layout.unpack(self.take(layout.size))
 
     def number(self, code: str) -> Any:
-        return self.numbers(code)[0]
+        layout = self.layouts[code]
+        return layout.unpack(self.take(layout.size))[0]
 
     def count(self, least_nbytes: int, rule: str) -> int:
         """Reads the number of items that take at least `least_nbytes` each."""
@@ -82,14 +84,16 @@ class _Cursor(Fetched):
         return count
 
     def raw(self) -> bytes:
-        return self.take(self.count(1, "text.length"))
+        length = self.number("Q")
+        return self.take(length if length <= self.left else self.checked(length, 1, "text.length"))
 
     def text(self) -> str:
-        start = self.position
+        raw = self.raw()
         try:
-            return self.raw().decode()
+            return raw.decode()
         except UnicodeDecodeError:
-            raise FormatError("invalid UTF-8 in a name or key", rule="gguf.text.utf8", offset=start) from None
+            offset = self.position - len(raw) - 8
+            raise FormatError("invalid UTF-8 in a name or key", rule="gguf.text.utf8", offset=offset) from None
 
 
 def read_header(source: Source, limits: Limits) -> Header:
@@ -119,7 +123,7 @@ def read_header(source: Source, limits: Limits) -> Header:
 def _version(cursor: _Cursor) -> int:
     version: int = cursor.number("I")
     if version & 0xFFFF == 0:
-        cursor.order = ">"
+        cursor.order, cursor.layouts = ">", _LAYOUTS[">"]
         version = int.from_bytes(version.to_bytes(4, "little"), "big")
     if version not in (2, 3):
         raise UnsupportedError(f"unsupported GGUF version {version} (supported: 2, 3)", rule="gguf.version", offset=4)
@@ -165,7 +169,12 @@ def _string(cursor: _Cursor) -> str | bytes:
 def _scalar(cursor: _Cursor, kind: int) -> Any:
     if kind not in SCALARS:
         raise FormatError(f"unknown metadata type {kind}", rule="gguf.metadata.kind", offset=cursor.position)
-    return _numbers(cursor, kind, 1)[0] if kind == BOOL else cursor.number(_CODES[kind])
+    if kind != BOOL:
+        return cursor.number(_CODES[kind])
+    value = cursor.number("B")
+    if value > 1:
+        raise FormatError("a bool must be 0 or 1", rule="gguf.metadata.bool", offset=cursor.position - 1)
+    return value == 1
 
 
 def _numbers(cursor: _Cursor, kind: int, count: int) -> list[Any]:
@@ -183,9 +192,17 @@ def _description(cursor: _Cursor, limits: Limits) -> Description:
     start = cursor.position
     name = cursor.text()
     rank = cursor.number("I")
-    limits.check_rank(rank, rule="gguf.limit.rank", offset=start, tensor=name)
-    sizes = struct.unpack(f"{cursor.order}{rank}Q", cursor.take(8 * rank))
-    return Description(name, cursor.number("I"), sizes[::-1], cursor.number("Q"), start)
+    if rank > limits.rank:
+        limits.check_rank(rank, rule="gguf.limit.rank", offset=start, tensor=name)
+    layout = _rest(cursor.order, rank)
+    *sizes, type, offset = layout.unpack(cursor.take(layout.size))
+    return Description(name, type, tuple(sizes[::-1]), offset, start)
+
+
+@lru_cache(maxsize=128)
+def _rest(order: str, rank: int) -> struct.Struct:
+    """What follows the rank of a tensor: its sizes, its type and its offset."""
+    return struct.Struct(f"{order}{rank}QIQ")
 
 
 def alignment_of(metadata: Mapping[str, Any]) -> int:

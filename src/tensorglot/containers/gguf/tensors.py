@@ -7,6 +7,7 @@ type extends to the next one.
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 
 from tensorglot.containers.canonical import check_padding
 from tensorglot.containers.gguf.blocks import BLOCKS
@@ -23,23 +24,22 @@ __all__ = ["DTYPES", "add_tensors"]
 DTYPES: dict[int, str] = {
     0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64", 30: "bfloat16",
 }  # fmt: skip
+_ELEMENTS = {code: BY_NAME[name] for code, name in DTYPES.items()}
 
 
 def add_tensors(builder: IndexBuilder, source: Source, header: Header, *, strict: bool) -> None:
     """Adds a row for each tensor, in the order of the header."""
     ends = _find_ends(header, source.size)
-    for description in header.tensors:
-        begin = header.data + description.offset
-        _add(builder, description, begin, ends[description.name], header)
+    for tensor, end in zip(header.tensors, ends, strict=True):
+        _add(builder, tensor, header.data + tensor.offset, end, header)
     if strict:
-        spans = sorted((header.data + tensor.offset, ends[tensor.name]) for tensor in header.tensors)
+        spans = sorted((header.data + tensor.offset, end) for tensor, end in zip(header.tensors, ends, strict=True))
         check_padding(source, [*spans, (source.size, source.size)], "gguf.strict.padding")
 
 
 def _add(builder: IndexBuilder, tensor: Description, begin: int, end: int, header: Header) -> None:
-    block = BLOCKS.get(tensor.type)
-    if tensor.type in DTYPES:
-        dtype = BY_NAME[DTYPES[tensor.type]]
+    dtype, block = _ELEMENTS.get(tensor.type), BLOCKS.get(tensor.type)
+    if dtype is not None:
         row = Row(dtype=dtype, shape=tensor.shape, begin=begin, end=end, big_endian=header.big_endian)
         builder.add(tensor.name, row)
     elif block is None or header.big_endian:
@@ -54,7 +54,7 @@ def _add(builder: IndexBuilder, tensor: Description, begin: int, end: int, heade
 
 def _nbytes(tensor: Description) -> int | None:
     """Returns the size that type and shape need; None for an unknown type."""
-    if math.prod(size for size in tensor.shape if size) >= 1 << 60:
+    if math.prod([size or 1 for size in tensor.shape]) >= 1 << 60:
         raise FormatError(
             "the tensor would have 2**60 elements or more",
             rule="gguf.shape.product",
@@ -62,8 +62,9 @@ def _nbytes(tensor: Description) -> int | None:
             tensor=tensor.name,
         )
     count = math.prod(tensor.shape)
-    if tensor.type in DTYPES:
-        return BY_NAME[DTYPES[tensor.type]].nbytes(count)
+    dtype = _ELEMENTS.get(tensor.type)
+    if dtype is not None:
+        return dtype.nbytes(count)
     block = BLOCKS.get(tensor.type)
     if block is None:
         return None
@@ -77,13 +78,18 @@ def _nbytes(tensor: Description) -> int | None:
     return count // block.elements * block.nbytes
 
 
-def _find_ends(header: Header, size: int) -> dict[str, int]:
+def _find_ends(header: Header, size: int) -> list[int]:
     """Finds where each tensor ends, and checks that they are contiguous and fill the file."""
-    sizes = {tensor.name: _nbytes(tensor) for tensor in header.tensors}
-    order = sorted(header.tensors, key=lambda tensor: (tensor.offset, sizes[tensor.name] != 0))
-    ends: dict[str, int] = {}
+    tensors, data, alignment = header.tensors, header.data, header.alignment
+    sizes = [_nbytes(tensor) for tensor in tensors]
+    order = sorted(
+        range(len(tensors)),
+        key=[(tensor.offset, size != 0) for tensor, size in zip(tensors, sizes, strict=True)].__getitem__,
+    )
+    ends = [0] * len(tensors)
     expected = 0
-    for i, tensor in enumerate(order):
+    for position, following in zip_longest(order, order[1:]):
+        tensor, nbytes = tensors[position], sizes[position]
         if tensor.offset != expected:
             raise FormatError(
                 f"tensor offset is {tensor.offset}, expected {expected}: tensors must be contiguous",
@@ -91,11 +97,10 @@ def _find_ends(header: Header, size: int) -> dict[str, int]:
                 offset=tensor.at,
                 tensor=tensor.name,
             )
-        nbytes = sizes[tensor.name]
         if nbytes is None:
-            following = order[i + 1].offset if i + 1 < len(order) else max(size - header.data, tensor.offset)
-            nbytes = following - tensor.offset
-        end = header.data + tensor.offset + nbytes
+            until = max(size - data, expected) if following is None else tensors[following].offset
+            nbytes = until - expected
+        end = ends[position] = data + expected + nbytes
         if end > size and nbytes:
             raise TruncatedError(
                 f"file truncated: needs {end} bytes, has {size}",
@@ -103,10 +108,7 @@ def _find_ends(header: Header, size: int) -> dict[str, int]:
                 offset=size,
                 tensor=tensor.name,
             )
-        ends[tensor.name] = end
-        expected = -(-(end - header.data) // header.alignment) * header.alignment
-    if header.data + expected < size:
-        raise FormatError(
-            "trailing bytes after the last tensor", rule="gguf.data.trailing", offset=header.data + expected
-        )
+        expected = -(-(end - data) // alignment) * alignment
+    if data + expected < size:
+        raise FormatError("trailing bytes after the last tensor", rule="gguf.data.trailing", offset=data + expected)
     return ends

@@ -128,6 +128,8 @@ def _elements_kind(values: Any) -> int:
         return _integer_kind(min(values), max(values), _SMALLEST_FIRST)
     if kinds == {float}:
         return _float_kind(values)
+    if kinds <= {list, Array}:
+        return ARRAY
     found = {_kind(value) for value in values}
     if len(found) > 1:
         raise ValueError("the elements of a GGUF array must have one type")

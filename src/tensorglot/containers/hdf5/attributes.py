@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -66,7 +67,7 @@ def _values(objects: Objects, element: Element, data: bytes, count: int) -> list
         return None
     raw = [data[i * element.nbytes : (i + 1) * element.nbytes] for i in range(count)]
     if element.variable and element.nbytes == 16:
-        return [_text(_heap_object(objects, *struct.unpack("<4xQI", item))) for item in raw]
+        return [_heap_text(objects, *struct.unpack("<4xQI", item)) for item in raw]
     if element.kind == "string":
         return [_text(item.split(b"\0")[0]) for item in raw]
     if element.known and element.name != "bfloat16" and not element.name.startswith("complex"):
@@ -82,21 +83,31 @@ def _text(raw: bytes) -> str | bytes:
         return raw
 
 
-def _heap_object(objects: Objects, address: int, index: int) -> bytes:
-    """An object of a global heap collection (III.E)."""
+def _heap_text(objects: Objects, address: int, index: int) -> str | bytes:
+    """A text in a global heap collection (III.E). Each collection is read once: many values may refer to one."""
     if address == 0:
-        return b""
+        return ""
+    if address not in objects.texts:
+        objects.texts[address] = dict(_heap_texts(objects, address))
+    found = objects.texts[address].get(index)
+    if found is None:
+        raise objects.fault("an object is missing in its global heap", "heap", address)
+    return found
+
+
+def _heap_texts(objects: Objects, address: int) -> Iterator[tuple[int, str | bytes]]:
     head = objects.read(address, 16)
     nbytes = int.from_bytes(head[8:], "little")
     if head[:4] != b"GCOL" or nbytes < 16:
         raise objects.fault("no global heap at this address", "heap", address)
+    objects.collected += nbytes
+    if objects.collected > objects.end - objects.begin:
+        raise objects.fault("global heaps overlap", "heap", address)
     data = objects.read(address, nbytes)
     at = 16
     while at + 16 <= nbytes:
         number, size = struct.unpack_from("<H6xQ", data, at)
-        if number == index:
-            return data[at + 16 : at + 16 + size]
         if number == 0:
-            break
+            return
+        yield number, _text(data[at + 16 : at + 16 + size])
         at += 16 + -(-size // 8) * 8
-    raise objects.fault("an object is missing in its global heap", "heap", address)

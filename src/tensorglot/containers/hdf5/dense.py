@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from tensorglot.containers.hdf5 import btrees
 from tensorglot.containers.hdf5.heaps import FractalHeap
@@ -20,7 +21,7 @@ def dense_links(objects: Objects, messages: list[Message], address: int) -> Iter
         if message.kind == LINK_INFO:
             entries = _entries(objects, message, btrees.LINKS, 8)
             found += [objects.link(heap.get(record[4 : 4 + heap.id_nbytes]), address) for heap, record in entries]
-    return iter(sorted(found, key=lambda link: link.name))
+    return iter(sorted(found, key=attrgetter("name")))
 
 
 def dense_attributes(objects: Objects, messages: list[Message]) -> Iterator[Message]:

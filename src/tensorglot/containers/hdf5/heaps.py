@@ -57,36 +57,36 @@ class FractalHeap:
         """The object with an id (III.G): managed in a block, huge elsewhere in the file, or tiny in the id itself."""
         if len(own_id) != self.id_nbytes or not own_id or own_id[0] >> 6:
             raise self._fault(f"the object id {own_id.hex() or 'of no bytes'} is invalid")
-        kind, body = own_id[0] >> 4 & 3, own_id[1:]
+        kind = own_id[0] >> 4 & 3
         if kind == _TINY and self.id_nbytes <= 17:
-            return body[: (own_id[0] & 15) + 1]
+            return own_id[1 : (own_id[0] & 15) + 2]
         if kind == _HUGE:
-            begin, nbytes = self._huge.get(int.from_bytes(body[:8], "little"), (UNDEFINED, 0))
+            begin, nbytes = self._huge.get(int.from_bytes(own_id[1:9], "little"), (UNDEFINED, 0))
             if begin == UNDEFINED:
                 raise self._fault("a huge object is missing")
             return self._objects.read(begin, nbytes)
         if kind != _MANAGED:
             raise self._fault(f"an object id of type {kind} is invalid")
-        offset = int.from_bytes(body[: self._offset_nbytes], "little")
-        nbytes = int.from_bytes(body[self._offset_nbytes : self._offset_nbytes + self._length_nbytes], "little")
+        number = int.from_bytes(own_id, "little") >> 8
+        offset = number & (1 << 8 * self._offset_nbytes) - 1
+        nbytes = number >> 8 * self._offset_nbytes & (1 << 8 * self._length_nbytes) - 1
         begins, blocks = self._blocks
         i = bisect.bisect_right(begins, offset) - 1
         if i < 0 or offset + nbytes > begins[i] + blocks[i][1]:
             raise self._fault("an object lies outside the blocks")
-        self._objects.charge(nbytes, blocks[i][0])
-        return self._block(*blocks[i])[offset - begins[i] :][:nbytes]
+        address, block_nbytes = blocks[i]
+        self._objects.charge(nbytes, address)
+        block = self._held.get(address) or self._block(address, block_nbytes)
+        return block[offset - begins[i] : offset - begins[i] + nbytes]
 
     def _block(self, address: int, nbytes: int) -> bytes:
-        """A direct block. Its checksum covers all of it, with zeros in place of the checksum itself."""
-        held = self._held.get(address)
-        if held is None:
-            held = self._objects.read(address, nbytes)
-            if held[:5] != b"FHDB\0":
-                raise self._objects.fault("no direct block at this address", "heap", address)
-            if self._checked:
-                at = 13 + self._offset_nbytes
-                self._objects.compare(held[:at] + bytes(4) + held[at + 4 :], held[at : at + 4], address, address + at)
-            self._held[address] = held
+        """Reads a direct block. Its checksum covers all of it, with zeros in place of the checksum itself."""
+        held = self._held[address] = self._objects.read(address, nbytes)
+        if held[:5] != b"FHDB\0":
+            raise self._objects.fault("no direct block at this address", "heap", address)
+        if self._checked:
+            at = 13 + self._offset_nbytes
+            self._objects.compare(held[:at] + bytes(4) + held[at + 4 :], held[at : at + 4], address, address + at)
         return held
 
     def _fault(self, what: str) -> FormatError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError, UnsupportedError
@@ -45,8 +44,7 @@ class Message(NamedTuple):
     """Whether `data` only refers to the place of the contents."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(NamedTuple):
     """An entry of a group; a soft or external link has no address."""
 
     name: bytes
@@ -64,6 +62,10 @@ class Objects:
         self.end = end
         self.committed: dict[int, Message] = {}
         """Datatypes that other objects refer to, by the address of their own object."""
+        self.texts: dict[int, dict[int, str | bytes]] = {}
+        """Texts of variable length: the objects of each global heap collection, by its address."""
+        self.collected = 0
+        """Bytes of these collections."""
         self._left = most
 
     def fault(self, message: str, rule: str, address: int) -> FormatError:
@@ -190,9 +192,10 @@ class Objects:
 
     def unpack(self, form: str, data: bytes, address: int, at: int = 0) -> tuple[int, ...]:
         """Unpacks numbers of a message; a message that is too short is an error."""
-        if len(data) - at < struct.calcsize(form):
-            raise self.fault("a message is too short", "object.message", address)
-        return struct.unpack_from(form, data, at)
+        try:
+            return struct.unpack_from(form, data, at)
+        except struct.error:
+            raise self.fault("a message is too short", "object.message", address) from None
 
     def links(self, messages: list[Message], address: int) -> Iterator[Link]:
         """The entries of a group in its object header, or in the old form; module `dense` reads all others."""
@@ -205,21 +208,18 @@ class Objects:
 
     def link(self, data: bytes, address: int) -> Link:
         """Parses a link message (IV.A.2.g)."""
-        flags = self.unpack("<2B", data, address)[1]
-        at = 2
-        kind = 0
+        if len(data) < 2:
+            raise self.fault("a message is too short", "object.message", address)
+        flags, at, kind = data[1], 2, 0
         if flags & 8:
             kind = self.unpack("<B", data, address, at)[0]
             at += 1
         at += (8 if flags & 4 else 0) + (1 if flags & 16 else 0)
-        width = 1 << (flags & 3)
-        nbytes = int.from_bytes(data[at : at + width], "little")
-        name = data[at + width : at + width + nbytes]
-        if len(name) < nbytes:
+        begin = at + (1 << (flags & 3))
+        end = begin + int.from_bytes(data[at:begin], "little")
+        if end + (0 if kind else 8) > len(data):
             raise self.fault("a message is too short", "object.message", address)
-        if kind:
-            return Link(name, None)
-        return Link(name, self.unpack("<Q", data, address, at + width + nbytes)[0])
+        return Link(data[begin:end], None if kind else int.from_bytes(data[end : end + 8], "little"))
 
     def _symbols(self, tree: int, heap: int) -> Iterator[Link]:
         """The entries of a group of the old form: a B-tree of symbol nodes, and a heap of names (III)."""

@@ -23,7 +23,7 @@ from tensorglot.dynd.codec.inputs import Input, Memory
 from tensorglot.dynd.codec.packing import unpack_columns
 from tensorglot.dynd.codec.program import EDGE_ROW, Program, decoding, skipping
 from tensorglot.dynd.match import check_holds
-from tensorglot.dynd.schema import HUGE, Kind, Plan, plan_of, sizes_of, void_error
+from tensorglot.dynd.schema import HUGE, Kind, Node, Plan, plan_of, void_error
 from tensorglot.dynd.value import Column, Value, lists_of
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.kernels import varint_decode
@@ -114,12 +114,14 @@ def _leading_type(source: Input, limits: Limits) -> Type:
     return _parse(value.array(value.plan.nodes[1]).tobytes().decode("ascii"), limits)
 
 
-def skip(source: Input, types: Sequence[Type], limits: Limits) -> list[int]:
-    """Skips values, in bounded memory and without checking their bytes; returns the offset of the end of each."""
-    known = {id(type): sizes_of(type) for type in {id(type): type for type in types}.values()}
-    if any(node.charge > limits.void_count for node in known.values()):
+def skip(source: Input, nodes: Sequence[Node], limits: Limits) -> list[int]:
+    """Skips values of types (`sizes_of`), in bounded memory and without checking their bytes.
+
+    Returns the offset of the end of each.
+    """
+    if any(node.charge > limits.void_count for node in {id(node): node for node in nodes}.values()):
         raise void_error(limits)
-    return _Skipper(source, skipping([known[id(type)] for type in types]), limits, len(types)).skip()
+    return _Skipper(source, skipping(nodes), limits, len(nodes)).skip()
 
 
 class _Reader:

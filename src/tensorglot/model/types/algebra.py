@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Literal, TypeVar
 
-from tensorglot.model.dtypes import BY_NAME, DType
+from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.types.base import Type, check_names, check_size, check_symbol, list_items, refuse
 
 __all__ = [
@@ -195,11 +195,11 @@ class Struct(Type):
     open: bool = False
 
     def __post_init__(self) -> None:
-        check_names(self.fields)
+        check_names([name for name, _ in self.fields])
 
     @property
     def children(self) -> tuple[Type, ...]:
-        return tuple(element for _, element in self.fields)
+        return tuple([element for _, element in self.fields])
 
     def pieces(self) -> Iterator[str | Type]:
         yield "{"
@@ -345,7 +345,7 @@ class Function(Type):
     open: bool = False
 
     def __post_init__(self) -> None:
-        check_names(self.keywords)
+        check_names([name for name, _ in self.keywords])
 
     @property
     def children(self) -> tuple[Type, ...]:
@@ -360,6 +360,10 @@ class Function(Type):
 
 ANY = Symbol("Any")
 _COMPLEX_ROWS = {"complex64": "float32", "complex128": "float64"}
+_ELEMENTS: dict[str, Type] = {
+    row.name: Complex(Scalar(BY_NAME[_COMPLEX_ROWS[row.name]])) if row.name in _COMPLEX_ROWS else Scalar(row)
+    for row in TABLE
+}
 _SYMBOLIC = (Symbol, SymbolicDim, SymbolicSized, Function)
 
 
@@ -417,8 +421,7 @@ def leading(type: Type) -> tuple[tuple[int, ...], Type]:
 
 def dense(dtype: DType, shape: tuple[int, ...]) -> Type:
     """The type of a block of elements: `3 * 4 * float32`."""
-    part = _COMPLEX_ROWS.get(dtype.name)
-    type: Type = Scalar(dtype) if part is None else Complex(Scalar(BY_NAME[part]))
+    type = _ELEMENTS[dtype.name]
     for size in reversed(shape):
         type = Fixed(size, type)
     return type

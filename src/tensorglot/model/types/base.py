@@ -8,7 +8,7 @@ text is assembled and how names are quoted; knows no concrete type.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import ClassVar, Self, dataclass_transform
@@ -33,6 +33,8 @@ SIZE_END = 1 << 63
 
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _SYMBOL = re.compile(r"[A-Z][A-Za-z0-9_]*", re.ASCII)
+_ESCAPED = re.compile(r"[^ -&(-\[\]-~]")
+"""Characters with an escape: the quote, the backslash, and all but printable ASCII."""
 _ESCAPES = {"\\": r"\\", "'": r"\'", "\b": r"\b", "\f": r"\f", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
@@ -107,15 +109,12 @@ def quote(name: str) -> str:
 
 def quote_text(text: str) -> str:
     """Text in single quotes, with escapes for everything but printable ASCII."""
-    return f"'{''.join(_escape(c) for c in text)}'"
+    return f"'{_ESCAPED.sub(_escape, text)}'"
 
 
-def _escape(c: str) -> str:
-    if c in _ESCAPES:
-        return _ESCAPES[c]
-    if " " <= c <= "~":
-        return c
-    return f"\\u{ord(c):04x}" if ord(c) < 0x10000 else f"\\U{ord(c):08x}"
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return _ESCAPES.get(found[0]) or (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")
 
 
 def list_items(items: Iterable[tuple[str | None, Type]], open: bool) -> Iterator[str | Type]:
@@ -139,11 +138,10 @@ def check_symbol(name: str) -> None:
         raise refuse(f"type variable {name!r} must start with a capital letter, then letters, digits and _", "symbol")
 
 
-def check_names(named: tuple[tuple[str, Type], ...]) -> None:
-    names = {name for name, _ in named}
-    if len(names) != len(named):
+def check_names(names: Sequence[str]) -> None:
+    if len(set(names)) != len(names):
         raise refuse("duplicate field name", "field")
-    if any(has_surrogate(name) for name in names):
+    if has_surrogate("".join(names)):
         raise refuse("a field name has a lone surrogate", "field")
 
 

@@ -21,8 +21,8 @@ _LEVELS[[ord(c) for c in "([{"]] = 1
 _LEVELS[[ord(c) for c in ")]}"]] = -1
 
 
-def split_items(text: str) -> list[tuple[str | None, str]] | None:
-    """The name, None in a tuple, and the type of each item of `(…)` or `{…}`; None for any other text."""
+def split_items(text: str) -> tuple[list[str] | None, list[str]] | None:
+    """The names, None in a tuple, and the types of the items of `(…)` or `{…}`; None for any other text."""
     if text[:1] + text[-1:] not in ("()", "{}") or len(text) == 2 or not text.isascii():
         return None
     bare = _QUOTED.sub(lambda found: "_" * len(found[0]), text) if "'" in text else text
@@ -33,18 +33,24 @@ def split_items(text: str) -> list[tuple[str | None, str]] | None:
     commas = np.flatnonzero((marks == ord(",")) & (levels == 1))
     if (marks[commas + 1] != ord(" ")).any():
         return None
-    ends = [*commas.tolist(), len(text) - 1]
-    begins = [1, *[end + 2 for end in ends[:-1]]]
-    if text[0] == "(":
-        return [(None, text[begin:end]) for begin, end in zip(begins, ends, strict=True)]
-    found: list[tuple[str | None, str]] = []
-    for begin, end in zip(begins, ends, strict=True):
-        colon = bare.find(": ", begin, end)
-        name = text[begin:colon] if colon > 0 else ""
-        if not name.isidentifier():
-            held = unescape(name[1:-1])
-            if held is None or quote(held) != name:
-                return None
-            name = held
-        found.append((name, text[colon + 2 : end]))
-    return found
+    if text.count(", ") == len(commas):
+        items = text[1:-1].split(", ")
+    else:
+        ends = [*commas.tolist(), len(text) - 1]
+        items = [text[begin:end] for begin, end in zip([1, *[end + 2 for end in ends]], ends, strict=False)]
+    return (None, items) if text[0] == "(" else _split_names(items)
+
+
+def _split_names(items: list[str]) -> tuple[list[str], list[str]] | None:
+    """The names and the types of the fields of a struct."""
+    pairs = [item.partition(": ") for item in items]
+    names, types = [name for name, _, _ in pairs], [type for _, _, type in pairs]
+    if not all(map(str.isidentifier, names)):
+        for i, item in enumerate(items):
+            if not names[i].isidentifier():
+                quoted = _QUOTED.match(item)
+                name = None if quoted is None else unescape(quoted[0][1:-1])
+                if name is None or not item.startswith(written := f"{quote(name)}: "):
+                    return None
+                names[i], types[i] = name, item[len(written) :]
+    return names, types

@@ -1,30 +1,41 @@
-"""The tokens of a type string, one at a time, and errors that show the line and column.
+"""The tokens of a type string, and errors that show the line and column.
 
-One regular expression finds the next token, so the time is linear in the text. Knows
-no grammar beyond names, numbers and quoting.
+One regular expression finds all tokens at once; where one is in the text is found again for
+an error. Knows no grammar beyond names, numbers and quoting.
 """
 
 from __future__ import annotations
 
 import re
+import string
+from itertools import islice
 from typing import NoReturn
 
 from tensorglot.errors import TensorglotError
 
 __all__ = ["Scanner", "unescape"]
 
-_BLANK = r"(?:[ \t\r\n]++|\#[^\n]*+)*+"  # possessive: a comment is never backtracked into
+# Possessive, and every character is in a token or before one: the time is linear in the text.
 _TOKEN = re.compile(
-    rf"""{_BLANK}(?:
-        (?P<int>(?:0|-?[1-9][0-9]*)(?![0-9]))
-      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
-      | (?P<text>'(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*")
-      | (?P<sign>\*\*|->|\.\.\.|[*?,:=()\[\]{{}}])
-      | (?P<end>\Z)
+    r"""(?:[ \t\r\n]++|\#[^\n]*+)*+(
+        0[0-9]*+ | -?[1-9][0-9]*+
+      | [A-Za-z_][A-Za-z0-9_]*+
+      | '(?:[^'\\\n]|\\.)*+'?+ | "(?:[^"\\\n]|\\.)*+"?+
+      | \*\* | -> | \.\.\.
+      | [\s\S]
+      | \Z
     )""",
     re.VERBOSE | re.ASCII,
 )
-_BLANKS = re.compile(_BLANK)
+_TEXT = re.compile(r"'(?:[^'\\]|\\.)*+'|\"(?:[^\"\\]|\\.)*+\"")
+_KINDS = {
+    **dict.fromkeys("*?,:=()[]{}", "sign"),
+    **dict.fromkeys(string.digits, "int"),
+    **dict.fromkeys(string.ascii_letters + "_", "name"),
+    **dict.fromkeys(("**", "->", "..."), "sign"),
+    "": "end",
+}
+"""The kinds of tokens, by the token or by its first character."""
 _ESCAPE = re.compile(r"\\(?:([\\'\"/bfnrt])|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|())", re.ASCII)
 _ESCAPED = {"\\": "\\", "'": "'", '"': '"', "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _BEFORE_CARET, _AFTER_CARET = 60, 20
@@ -32,6 +43,8 @@ _BEFORE_CARET, _AFTER_CARET = 60, 20
 
 def unescape(text: str) -> str | None:
     """The text between quotes; None if an escape in it is invalid."""
+    if "\\" not in text:
+        return text
     if any(_escaped(match) is None for match in _ESCAPE.finditer(text)):
         return None
     return _ESCAPE.sub(lambda match: _escaped(match) or "", text)
@@ -45,13 +58,14 @@ def _escaped(match: re.Match[str]) -> str | None:
 
 
 class Scanner:
-    """Reads a text from left to right. The current token is `lexeme`, of a `kind`, at offset `at`."""
+    """Reads a text from left to right. The current token is `lexeme`, of a `kind`, the `at`th of the text."""
 
     def __init__(self, text: str, nbytes_max: int, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
         self.text, self.nbytes_max, self.fault, self.beyond = text, nbytes_max, fault, beyond
-        self.at = self.next = 0
-        self.kind = self.lexeme = ""
         self.check_length(text)
+        self.tokens = _TOKEN.findall(text)
+        self.at = -1
+        self.kind = self.lexeme = ""
         self.advance()
 
     def check_length(self, text: str) -> None:
@@ -64,19 +78,23 @@ class Scanner:
     def advance(self) -> str:
         """Moves to the next token and returns the current one."""
         previous = self.lexeme
-        match = _TOKEN.match(self.text, self.next)
-        if match is None:
-            blank = _BLANKS.match(self.text, self.next)
-            self.at = blank.end() if blank else self.next
+        self.at += self.kind != "end"
+        lexeme = self.lexeme = self.tokens[self.at]
+        self.kind = _KINDS.get(lexeme) or _KINDS.get(lexeme[0]) or self._rare_kind(lexeme)
+        if self.kind == "int" and lexeme[0] == "0" != lexeme:
             self.refuse("unexpected character", "token")
-        kind = match.lastgroup or ""
-        self.kind, self.lexeme, self.at, self.next = kind, match[kind], match.start(kind), match.end()
         return previous
 
+    def _rare_kind(self, lexeme: str) -> str:
+        if _TEXT.fullmatch(lexeme):
+            return "text"
+        if lexeme[0] != "-" or lexeme == "-":
+            self.refuse("unexpected character", "token")
+        return "int"
+
     def peek(self) -> str | None:
-        """The token after the current one, if it is a sign."""
-        match = _TOKEN.match(self.text, self.next)
-        return match["sign"] if match else None
+        """The token after the current one."""
+        return None if self.kind == "end" else self.tokens[self.at + 1]
 
     def accept(self, token: str) -> bool:
         if self.lexeme != token or self.kind not in ("sign", "name"):
@@ -105,11 +123,15 @@ class Scanner:
     def _unescape(self, match: re.Match[str]) -> str:
         found = _escaped(match)
         if found is None:
-            self.refuse("invalid escape", "field", self.at + 1 + match.start())
+            self.refuse("invalid escape", "field", inside=1 + match.start())
         return found
 
-    def refuse(self, message: str, rule: str, at: int | None = None, *, beyond: bool = False) -> NoReturn:
-        at = self.at if at is None else at
+    def refuse(
+        self, message: str, rule: str, token: int | None = None, *, inside: int = 0, beyond: bool = False
+    ) -> NoReturn:
+        """Raises an error that shows a token, the current one by default, or a character inside it."""
+        tokens = _TOKEN.finditer(self.text)
+        at = next(islice(tokens, self.at if token is None else token, None)).start(1) + inside
         begin = self.text.rfind("\n", 0, at) + 1
         end = self.text.find("\n", at)
         column = at - begin

@@ -10,14 +10,15 @@ of each type are checked by its constructor.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, escape
+from tensorglot.errors import FormatError, InputError, LimitError, escape
 from tensorglot.limits import DEFAULT, Limits, as_limits
-from tensorglot.model.dtypes import TABLE
+from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.types.algebra import (
     ANY,
     Array,
@@ -44,12 +45,15 @@ from tensorglot.model.types.algebra import (
     Void,
     dense,
 )
-from tensorglot.model.types.base import Type
+from tensorglot.model.types.base import Type, check_names
 from tensorglot.model.types.items import split_items
 from tensorglot.model.types.scan import Scanner
 from tensorglot.model.types.temporal import Date, DateTime, Decimal, Time, TimeDelta
 
-__all__ = ["parse", "parse_canonical", "text_of"]
+__all__ = ["Block", "Items", "parse", "parse_block", "parse_canonical", "parse_items", "text_of"]
+
+Block: TypeAlias = tuple[DType, tuple[int, ...]]
+"""A dense type: its elements and its shape."""
 
 _ROWS: dict[str, Type] = {row.name: dense(row, ()) for row in TABLE}
 _NAMED: dict[str, Type] = {
@@ -65,6 +69,10 @@ _NAMED: dict[str, Type] = {
 }
 _LEAVES: dict[str, Type] = {str(leaf): leaf for leaf in _NAMED.values()}
 """Types without parameters, by their canonical text."""
+_DENSE: dict[str, DType] = {str(_ROWS[row.name]): row for row in TABLE}
+"""Element types, by the canonical text of their types."""
+_SIZES = re.compile(r"(?:(?:0|[1-9][0-9]{0,17}) \* )*+[^ ]+")
+"""Text in which all before the last ` * ` are sizes of dimensions."""
 _AROUND: dict[str, Callable[[Type], Type]] = {"option": Option, "pointer": Pointer, "array": Array, "merkle": Merkle}
 _WITH_BRACKETS = {
     "time": "time['us']",
@@ -85,16 +93,24 @@ _ENCODINGS = {
 }
 
 
+_SHORT = 100
+"""Up to this many characters, parsing all tokens takes less time than finding items."""
+
+
 def parse(text: str, limits: Limits = DEFAULT) -> Type:
     """Parses a type in any spelling."""
     if not isinstance(text, str):
         raise InputError(f"the text of a type must be a str, not {type(text).__name__}", rule="dynd.type.text")
-    return _Parser(text, as_limits(limits), InputError, InputError).type()
+    return _Parser(text, as_limits(limits)).type()
 
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
     """Parses a type from data, which must be in the canonical spelling."""
-    type = _dense(text, limits) or _listed(text, limits) or _Parser(text, limits, FormatError, LimitError).type()
+    return _parse_leaf(text, limits) or _listed(text, limits) or _parse_tokens(text, limits)
+
+
+def _parse_tokens(text: str, limits: Limits) -> Type:
+    type = _Parser(text, limits, canonical=True).type()
     if str(type) != text:
         raise FormatError(
             f"the canonical spelling of this type is {escape(str(type), longest=160)}", rule="dynd.type.canonical"
@@ -102,48 +118,72 @@ def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
     return type
 
 
-def _dense(text: str, limits: Limits) -> Type | None:
-    """A fast path for blocks of elements (`3 * 4 * float32`), the most frequent type; None for any other text."""
+def parse_block(text: str, limits: Limits) -> Block | None:
+    """The element type and the shape in canonical text of a dense type (`3 * 4 * float32`); None for any other text."""
     *sizes, name = text.split(" * ", limits.rank)
-    if (
-        name not in _ROWS
-        or len(text) > limits.type_nbytes
-        or not all(size.isdecimal() and len(size) < 19 for size in sizes)
-    ):
+    dtype = _DENSE.get(name)
+    if dtype is None or len(text) > limits.type_nbytes or not _SIZES.fullmatch(text):
         return None
-    type = _ROWS[name]
+    return dtype, tuple(map(int, sizes))
+
+
+def _parse_leaf(text: str, limits: Limits) -> Type | None:
+    """A type without parameters, or dimensions of one (`3 * string`); None for any other text."""
+    *sizes, name = text.split(" * ", limits.rank)
+    type = _LEAVES.get(name)
+    if type is None or len(text) > limits.type_nbytes or not _SIZES.fullmatch(text):
+        return None
     for size in reversed(sizes):
         type = Fixed(int(size), type)
-    canonical = text.isascii() and name in _LEAVES and not any(size[0] == "0" != size for size in sizes)
-    return type.spelled(text) if sizes and canonical else type
+    return type.spelled(text)
+
+
+class Items(NamedTuple):
+    """The items of a tuple, which have no names, or of a struct."""
+
+    names: list[str] | None
+    texts: list[str]
+    """The types, as text."""
+    types: dict[str, Block | Type]
+    """The type of each distinct text."""
+
+
+def parse_items(text: str, limits: Limits) -> Items | None:
+    """The items of a tuple or a struct in canonical text; None for any other text, in which the parser finds why."""
+    if len(text) > limits.type_nbytes or limits.type_depth < 1:
+        return None
+    found = split_items(text)
+    if found is None:
+        return None
+    names, texts = found
+    types: dict[str, Block | Type] = {}
+    limits = replace(limits, type_depth=limits.type_depth - 1)
+    room = len(text) // 2  # the text of items whose own items are found like this halves with each level
+    try:
+        for inner in dict.fromkeys(texts):
+            type = parse_block(inner, limits) or _parse_leaf(inner, limits)
+            if type is None:
+                room -= len(inner)
+                type = (_listed(inner, limits) if room >= 0 else None) or _parse_tokens(inner, limits)
+            types[inner] = type
+        check_names(names or ())
+    except (FormatError, InputError):
+        return None
+    return Items(names, texts, types)
 
 
 def _listed(text: str, limits: Limits) -> Type | None:
-    """A tuple or a struct, of whose items each distinct text is parsed once; None where that gains nothing."""
-    if len(text) > limits.type_nbytes or limits.type_depth < 1:
-        return None
-    items = split_items(text)
+    """A tuple or a struct, of whose items each distinct text is parsed once."""
+    items = parse_items(text, limits) if len(text) > _SHORT else None
     if items is None:
         return None
-    known: dict[str, Type] = {}
-    limits = replace(limits, type_depth=limits.type_depth - 1)
-    room = len(text) // 2  # what is left of the text halves with each level of this recursion
-    try:
-        for inner in dict.fromkeys([inner for _, inner in items]):
-            type = _LEAVES.get(inner) or _dense(inner, limits)
-            if type is None:
-                room -= len(inner)
-                if room < 0:
-                    return None
-                type = parse_canonical(inner, limits)
-            elif str(type) != inner:
-                return None
-            known[inner] = type
-        if text[0] == "(":
-            return Tuple(tuple([known[inner] for _, inner in items])).spelled(text)
-        return Struct(tuple([(name, known[inner]) for name, inner in items if name is not None])).spelled(text)
-    except (FormatError, InputError):
-        return None  # the parser finds the same, and where
+    types = {
+        inner: type if isinstance(type, Type) else dense(*type).spelled(inner) for inner, type in items.types.items()
+    }
+    elements = [types[inner] for inner in items.texts]
+    if items.names is None:
+        return Tuple(tuple(elements)).spelled(text)
+    return Struct(tuple(zip(items.names, elements, strict=True))).spelled(text)
 
 
 @lru_cache(maxsize=1024)
@@ -182,9 +222,10 @@ class _List:
 
 
 class _Parser(Scanner):
-    def __init__(self, text: str, limits: Limits, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
+    def __init__(self, text: str, limits: Limits, canonical: bool = False) -> None:
+        fault, beyond = (FormatError, LimitError) if canonical else (InputError, InputError)
         super().__init__(text, limits.type_nbytes, fault, beyond)
-        self.limits = limits
+        self.limits, self.canonical = limits, canonical
         self.open: list[_Around | _List] = []
         self.depth = self.run = self.dims = 0
 
@@ -306,7 +347,7 @@ class _Parser(Scanner):
 
     def dim(self, wrap: Wrap, at: int) -> Type | None:
         """Reads the rest of a dimension, `*` or `**N *`, and opens it."""
-        count = self.integer() if self.accept("**") else 1
+        count = self.power(at) if self.lexeme == "**" else 1
         if count == 0:
             self.refuse("the power of a dimension must be 1 or more", "size", at)
         self.expect("*")
@@ -316,6 +357,12 @@ class _Parser(Scanner):
             self.refuse(f"more than {self.limits.rank} consecutive dimensions (Limits.rank)", "rank", at, beyond=True)
         self.open.extend([_Around(wrap, at, nests=False)] * count)
         return None
+
+    def power(self, at: int) -> int:
+        if self.canonical:
+            self.refuse("the canonical spelling repeats a dimension instead of '**'", "canonical", at)
+        self.advance()
+        return self.integer()
 
     def push(self, inner: _Around | _List) -> Type | None:
         self.run = 0
