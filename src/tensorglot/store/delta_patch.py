@@ -41,12 +41,10 @@ from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._sidecar import SetAside
 from tensorglot.operations.save import prepare
 from tensorglot.operations.verify import Report
-from tensorglot.store import encodings
 from tensorglot.store.checkout import PartRow, TensorRows, parse_type, rows_index
 from tensorglot.store.delta_file import (
     DeltaFile,
     chunk_count,
-    in_full,
     not_base,
     read_delta,
     root_digest,
@@ -190,7 +188,7 @@ class _Run:
                     raise not_base(name, "its values differ")
             out = made[at : at + change.nbytes]
             with add_tensor_to_errors(name):
-                _change(file, bodies[0] if bodies else None, data, out)
+                file.make(bodies[0] if bodies else None, data, out)
             if blake3(out).digest() != change.digest:
                 raise wrong_result(name, change)
             at += change.nbytes
@@ -322,21 +320,9 @@ def _make(file: DeltaFile, step: _Step, room: _Room) -> tuple[bytes | None, byte
     with scratch() as memory:
         out = memory.room(step.nbytes, 0)
         with add_tensor_to_errors(row.name):
-            _change(file, body, base, out)
+            file.make(body, base, out)
         _write(room, at, out)
         return before, blake3(out).digest()
-
-
-def _change(file: DeltaFile, body: Body | None, base: memoryview, out: memoryview) -> None:
-    """Fills a chunk by its body in the delta, or by its base and the change of it."""
-    if body is not None and in_full(body):
-        encodings.decode(body.encoding, file.body(body), out)
-        return
-    kept = min(len(out), len(base))
-    out[:kept] = base[:kept]
-    out[kept:] = bytes(len(out) - kept)
-    if body is not None:
-        encodings.apply(body.encoding, file.body(body), out)
 
 
 def _archive(index: DeltaIndex, source: Source) -> Archive:
