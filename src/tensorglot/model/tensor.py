@@ -41,7 +41,6 @@ from tensorglot.model.payload import (
     as_bytes,
     read_pieces,
 )
-from tensorglot.model.picking import pick
 from tensorglot.model.slicing import (
     ALL,
     Rows,
@@ -143,6 +142,8 @@ class Part:
         rows = leading_rows(index, self.shape, tensor) if self._is_raw() else None
         if rows is not None:
             return self._read_rows(rows, dtype, tensor)
+        from tensorglot.model.picking import pick
+
         picks = pick(index, self.shape, tensor)
         if picks is not None:
             if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):
