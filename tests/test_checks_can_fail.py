@@ -209,7 +209,7 @@ def reader(read: Callable[..., Any]) -> Plant:
 
     def plant(patched: pytest.MonkeyPatch) -> None:
         right = cast("property", tg.Format.container).__get__
-        wrong = replace(bintensors.CONTAINER, read=partial(read, bintensors.CONTAINER.read))
+        wrong = bintensors.CONTAINER._replace(read=partial(read, bintensors.CONTAINER.read))
         patched.setattr(
             tg.Format, "container", property(lambda spec: wrong if spec.name == "bintensors" else right(spec))
         )

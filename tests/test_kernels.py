@@ -204,6 +204,33 @@ def names_calls() -> Iterator[Call]:
             yield "find", lambda spans=spans, name=name: (*spans, name)
 
 
+def code_of(dtype: np.dtype[Any]) -> int:
+    """A number for an element type; -1 for those of one byte."""
+    return dtype.itemsize if dtype.itemsize > 1 else -1
+
+
+def ndarrays_calls() -> Iterator[Call]:
+    rng = random.Random(9)
+    kinds = (np.float32, np.float64, BY_NAME["bfloat16"].numpy, np.dtype(">i4"), np.int16)
+    for _ in range(300):
+        arrays: list[Any] = []
+        for _ in range(rng.randrange(12)):
+            array = np.zeros(rng.choices((0, 1, 2, 3), k=rng.randrange(5)), rng.choice(kinds))
+            changes = (
+                array.copy(),
+                array.T,
+                array[..., ::2] if array.ndim else array,
+                np.broadcast_to(array, (2, *array.shape)),
+            )
+            arrays.append(rng.choice(changes))
+        if rng.random() < 0.1:
+            arrays.append(np.zeros(3, np.int8))
+        most = rng.choice((0, 5, 100))
+        yield "describe", lambda arrays=arrays, most=most: (arrays, code_of, most)
+        twice = [*arrays, *rng.choices(arrays, k=rng.randrange(2))] if arrays else []
+        yield "has_repeated", lambda twice=twice: (twice,)
+
+
 def gather_calls() -> Iterator[Call]:
     rng = random.Random(8)
     for _ in range(400):
@@ -453,6 +480,7 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "gather": (gather_calls, 2),
     "lookup3": (lookup3_calls, 42),
     "names": (names_calls, 4),
+    "ndarrays": (ndarrays_calls, 30),
     "packed": (packed_calls, 30),
     "pickle_steps": (pickle_steps_calls, 20),
     "pickle_values": (pickle_values_calls, 20),
@@ -480,6 +508,20 @@ def test_a_kernel_does_the_same_compiled_and_interpreted(name: str, with_cython:
         result = one[0]
         seen.add((function, str(result[0] if isinstance(result, list) and result else result)))
     assert len(seen) >= least, seen
+
+
+@pytest.mark.parametrize("form", ["compiled", "interpreted"])
+def test_columns_of_arrays(form: str) -> None:
+    module = importlib.import_module("tensorglot.kernels.ndarrays") if form == "compiled" else interpreted("ndarrays")
+    arrays = [np.zeros((2, 3)), np.zeros((3, 5), np.float32).T, np.zeros((), np.int16), np.zeros((0, 7), np.int16)]
+    codes, dims, offsets, sizes, scattered = module.describe(arrays, code_of, 6)
+    assert (codes.tolist(), dims.tolist(), offsets.tolist()) == ([8, 4, 2, 2], [2, 3, 5, 3, 0, 7], [0, 2, 4, 4, 6])
+    assert (sizes.tolist(), scattered) == ([48, 60, 2, 0], [1])
+    assert module.describe(arrays, code_of, 5) == 6
+    assert module.describe([*arrays, np.zeros(3, np.int8)], code_of, 6) is None
+    many = [object() for _ in range(10_000)]
+    assert not module.has_repeated(many)
+    assert module.has_repeated([*many, many[77]])
 
 
 def test_what_a_scatter_writes_is_the_same_compiled_and_interpreted() -> None:

@@ -160,6 +160,24 @@ def test_tensors_described_together_have_the_numbers_of_each_alone(tensors: dict
     assert [repr(row) for row in stats(file)] == [repr(row) for row in together]
 
 
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(lambda r, n: r.normal(size=n), id="normal"),
+        pytest.param(lambda r, n: np.full(n, r.normal()), id="constant"),
+        pytest.param(lambda r, n: np.repeat(r.normal(size=n), 2) * np.resize([1, -1], 2 * n), id="sums of zero"),
+        pytest.param(lambda r, n: r.integers(-(2**53), 2**53, n).astype(np.float64), id="means between two numbers"),
+        pytest.param(lambda r, n: 1 + r.integers(0, 4, n) * 2.0**-52, id="deviations of the last bit"),
+        pytest.param(lambda r, n: r.normal(size=n) * 2.0 ** r.integers(-60, 60, n), id="all sizes"),
+        pytest.param(lambda r, n: r.normal(size=n) * 2.0 ** r.integers(-399, 399), id="squares of all sizes"),
+    ],
+)
+def test_means_deviations_and_norms_described_together_are_those_of_each_alone(values: Any) -> None:
+    random = np.random.default_rng(5)
+    tensors = {str(i): values(random, 1 + i % 30) for i in range(300)}
+    assert [repr(row) for row in stats(tensors)] == [repr(row) for row in apart(tensors)]
+
+
 @pytest.mark.parametrize("dtype", [np.complex64, np.complex128])
 def test_complex(dtype: Any) -> None:
     values = np.array([1 + 2j, -3 + 0.5j, 0, 2], dtype)

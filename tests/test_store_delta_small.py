@@ -11,6 +11,7 @@ import pytest
 
 import tensorglot as tg
 from bounds import seconds
+from fuzzing import delta as mutants
 from tensorglot.model.archive import Archive
 
 Arrays = dict[str, Any]
@@ -171,3 +172,58 @@ def test_progress_reaches_its_end() -> None:
     tg.store.delta(old, successor(old), io.BytesIO(), progress=lambda done, total: seen.append((done, total)))
     assert seen == sorted(seen)
     assert seen[-1][0] == seen[-1][1]
+
+
+def lying(data: bytes, name: str) -> bytes:
+    """The delta with another digest for the result of a tensor, and a right hash of its index."""
+    bodies, index = mutants.split(data)
+    rows = bytearray(index["rows"])
+    size = len(rows) // len(index["names"])
+    rows[size * (index["names"].index(name) + 1) - 1] ^= 1
+    return mutants.join(bodies, {**index, "rows": bytes(rows)})
+
+
+@pytest.mark.parametrize("count", [4, 40_000], ids=["small", "large"])
+def test_a_delta_that_lies_about_one_of_many_changes_nothing(count: int, tmp_path: Path) -> None:
+    old = {f"block.{i}": np.full(count if i > 18 else 4, i, np.float32) for i in range(20)}
+    new = {name: array + 1 for name, array in old.items()}
+    wrong, target = lying(made(old, new)[0], "block.19"), tmp_path / "new.zt"
+    held = {name: array.copy() for name, array in old.items()}
+    for attempt in (lambda: tg.store.apply(wrong, held), lambda: tg.store.patch(wrong, old, target)):
+        with pytest.raises(tg.IntegrityError) as raised:
+            attempt()
+        assert (raised.value.rule, raised.value.tensor) == ("delta.result", "block.19")
+    assert all((held[name] == old[name]).all() for name in old)
+    assert not target.exists()
+
+
+def test_small_arrays_of_any_memory_order_are_changed_in_place_and_patched(tmp_path: Path) -> None:
+    old: Arrays = {f"block.{i}": np.arange(12.0).reshape(3, 4) + i for i in range(40)}
+    new = {name: array * 2 for name, array in old.items()}
+    data = made(old, new)[0]
+    held = {name: np.asfortranarray(array) if i % 2 else array.copy() for i, (name, array) in enumerate(old.items())}
+    tg.store.patch(data, held, tmp_path / "new.zt")
+    assert tg.diff(new, tmp_path / "new.zt").same
+    tg.store.apply(data, held)
+    assert all((held[name] == new[name]).all() for name in new)
+
+
+def test_patch_tells_its_progress_for_small_and_large_tensors(tmp_path: Path) -> None:
+    old = {**small(100), "large": np.zeros(300_000, np.float32)}
+    new = {name: array + np.ones_like(array) for name, array in old.items()}
+    seen: list[tuple[int, int]] = []
+    tg.store.patch(made(old, new)[0], old, tmp_path / "new.zt", progress=lambda *now: seen.append(now))
+    total = sum(array.nbytes for array in new.values())
+    assert seen == sorted(seen)
+    assert seen[-1] == (total, total)
+
+
+def test_times_that_do_not_change_are_compared() -> None:
+    times = np.array(["2026-01-01", "2026-01-02"], "datetime64[s]")
+    data = made({"t": times, "w": np.zeros(3)}, {"t": times, "w": np.ones(3)})[0]
+    held = np.zeros(3)
+    with pytest.raises(tg.InputError) as raised:
+        tg.store.apply(data, {"t": times + 1, "w": held})
+    assert (raised.value.rule, raised.value.tensor, held.any()) == ("delta.base", "t", False)
+    tg.store.apply(data, {"t": times, "w": held})
+    assert held.all()

@@ -64,12 +64,11 @@ class ReadOptions(NamedTuple):
     """The first bytes of the source, if they have been read to detect the format."""
 
 
-@dataclass(frozen=True, slots=True)
-class PerTensor:
+class PerTensor(NamedTuple):
     """A choice for all tensors of a file, with exceptions by name."""
 
     default: str | None = None
-    exceptions: Mapping[str, str | None] = field(default_factory=dict)
+    exceptions: Mapping[str, str | None] = {}
 
     def of(self, name: str) -> str | None:
         return self.exceptions.get(name, self.default)
@@ -80,8 +79,7 @@ class PerTensor:
         return frozenset(choice for choice in (self.default, *self.exceptions.values()) if choice is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
+class WriteOptions(NamedTuple):
     """Options for writing."""
 
     version: str
@@ -90,8 +88,7 @@ class WriteOptions:
     checksum: PerTensor = PerTensor()
 
 
-@dataclass(frozen=True, slots=True)
-class Revision:
+class Revision(NamedTuple):
     """New contents for an existing file."""
 
     names: Sequence[str]
@@ -103,8 +100,7 @@ class Revision:
     """Options for the added tensors."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowsFirst:
+class RowsFirst(NamedTuple):
     """A file in two steps: first the rows, then the index, which needs digests that were computed meanwhile."""
 
     chunks: Iterator[Chunk]
@@ -130,8 +126,7 @@ TensorFault: TypeAlias = Callable[[str, tuple[int, ...], DType | None, str], Fau
 """By name, shape, element type and version."""
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(NamedTuple):
     """What the module of a format provides: its dtype codes, its two functions, and optional operations."""
 
     dtypes: Mapping[Any, str]

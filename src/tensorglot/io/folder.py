@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tensorglot.errors import FormatError, escape
 from tensorglot.io.place import Place
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Folder", "as_folder", "file_named_by"]
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(NamedTuple):
     """A directory, or a URL that ends with a slash."""
 
     place: Place

@@ -19,6 +19,7 @@ A kernel reports a fault as a value, never by raising: its first two results are
     bson_rows      rows of equal length to and from BSON
     buffers        the buffer protocol for classes written in Python: a base class, no loop
     names          names as spans of a header
+    ndarrays       arrays of a caller as columns
     crc32c_rows    the CRC-32C of many short spans of a buffer
     lookup3        the checksum of HDF5's structures
     utf8           validates UTF-8

@@ -132,6 +132,28 @@ cdef inline unsigned long long* ulonglongs_of(object array) except? NULL:
     return <unsigned long long*>_memory(array, 8)
 
 
+cdef inline Py_ssize_t shape_of(
+    object array, long long* dims, Py_ssize_t room, long long* sizes, Py_ssize_t row
+) except -2:
+    cdef Py_buffer view
+    cdef Py_ssize_t rank, i
+    try:
+        PyObject_GetBuffer(array, &view, PyBUF_ND)  # raises unless the array is contiguous
+    except (BufferError, ValueError):
+        return -1
+    rank = view.ndim
+    sizes[row] = view.len
+    if rank <= room:
+        for i in range(rank):
+            dims[i] = view.shape[i]
+    PyBuffer_Release(&view)
+    return rank
+
+
+cdef inline unsigned long long address_of(object value) noexcept:
+    return <unsigned long long><void*>value
+
+
 cdef inline long long* longlongs_at(long long* data, Py_ssize_t at) noexcept nogil:
     return data + at
 

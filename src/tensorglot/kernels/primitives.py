@@ -38,6 +38,25 @@ uchars_of = longlongs_of = ulonglongs_of = uchars_in
 """The same for arrays that are passed as Python objects; a kernel writes only to those it has made itself."""
 
 
+def shape_of(array: Any, dims: Any, room: int, sizes: Any, row: int) -> int:
+    """Puts the shape of a C-contiguous array at `dims`, if there is room, and its size in bytes into `sizes`.
+
+    Returns the number of dims; -1, and does nothing, if the array is not C-contiguous.
+    """
+    if not array.flags.c_contiguous:
+        return -1
+    sizes[row] = array.nbytes
+    if array.ndim <= room:
+        for i, dim in enumerate(array.shape):
+            dims[i] = dim
+    return int(array.ndim)
+
+
+def address_of(value: object) -> int:
+    """What is different for different objects that exist at the same time."""
+    return id(value)
+
+
 def longlongs_at(data: Any, at: int) -> Any:
     """The memory from element `at` on: one of several columns in one array."""
     return data[at:]

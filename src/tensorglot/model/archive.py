@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, TensorNotFound, TruncatedError, escape, plural
 from tensorglot.kernels.gather import gather
+from tensorglot.kernels.ndarrays import has_repeated
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index, Note, place_rows
@@ -446,8 +447,9 @@ def _maybe_shared(payloads: Sequence[Payload | NDArray[Any] | None], nbytes: NDA
     worth = nbytes >= TIED_NBYTES
     if set(map(type, payloads)) != {np.ndarray}:
         worth |= np.array([not isinstance(payload, np.ndarray) for payload in payloads], np.bool_)
-    ids = np.fromiter(map(id, payloads), np.uintp, len(payloads))
-    order = np.argsort(ids)
-    repeated = np.flatnonzero(ids[order[1:]] == ids[order[:-1]])
-    worth[order[repeated]] = worth[order[repeated + 1]] = True
+    if has_repeated(list(payloads)):
+        ids = np.fromiter(map(id, payloads), np.uintp, len(payloads))
+        order = np.argsort(ids)
+        repeated = np.flatnonzero(ids[order[1:]] == ids[order[:-1]])
+        worth[order[repeated]] = worth[order[repeated + 1]] = True
     return np.flatnonzero(worth)

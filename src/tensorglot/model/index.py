@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from itertools import accumulate, chain, count, pairwise
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,8 +47,7 @@ UNKNOWN = 255
 """The dtype code of a row whose element type we do not know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The layout and type of a tensor of several parts."""
 
     name: str
@@ -314,8 +313,7 @@ def take_shapes(
     return dims[np.repeat(starts - offsets[:-1], ranks) + np.arange(offsets[-1])], offsets
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """Where rows of a file, sorted by begin, go in memory."""
 
     groups: list[int]

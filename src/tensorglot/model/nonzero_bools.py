@@ -7,7 +7,7 @@ CID. `stored_payload` gives the bytes as they are in the file.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, Thre
 __all__ = ["AnyNonZero", "stored_payload"]
 
 
-@dataclass(frozen=True, slots=True)
-class AnyNonZero:
+class AnyNonZero(NamedTuple):
     """A codec: one byte per bool, true unless zero."""
 
     inner: Codec | None = None

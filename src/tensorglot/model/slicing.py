@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -57,13 +56,12 @@ Index: TypeAlias = Any
 """Any subscript; `select` refuses all but basic indices, `pick` all but one array."""
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """The positions start, start + step, … along one axis, `count` of them; the step is positive."""
 
     start: int
     step: int
-    count: int
+    count: int  # type: ignore[assignment]  # instead of the method of tuples
 
 
 class Selection(NamedTuple):

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +23,7 @@ CHUNK_NBYTES = 16 << 20
 """Size of decoded chunks. The larger a chunk, the longer the runs of the file that it is read from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strided:
+class Strided(NamedTuple):
     """A codec: an array of `shape` whose elements are `strides` bytes apart, from the begin of the span."""
 
     shape: tuple[int, ...]

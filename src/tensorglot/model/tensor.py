@@ -31,7 +31,6 @@ from tensorglot.errors import (
     human_nbytes,
 )
 from tensorglot.kernels.buffers import Exporter
-from tensorglot.model.advanced_indexing import pick
 from tensorglot.model.dtypes import DType, pack, unpack
 from tensorglot.model.payload import (
     PIECE_NBYTES,
@@ -146,6 +145,8 @@ class Part:
         rows = leading_rows(index, self.shape) if self._is_raw() else None
         if rows is not None:
             return self._read_rows(rows, dtype, tensor)
+        from tensorglot.model.advanced_indexing import pick
+
         picks = pick(index, self.shape)
         if picks is not None:
             if isinstance(self.payload, Memory) or (self.dtype is not None and self.dtype.packed):

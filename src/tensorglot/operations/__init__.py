@@ -38,6 +38,7 @@ What they share:
     _compare            two parts, element by element
     _distribution       counts, moments, norms, quantiles and a histogram of values, in one pass
     _moments            sums that neither overflow nor cancel
+    _double_double      sums and square roots that are rounded once, for columns
     _equal_rows         tensors that are equal, by the columns of two indexes
     _small_rows         tensors so small that their rows are read in runs
     _small_stats        statistics of many small tensors together

@@ -8,24 +8,21 @@ imported when there is such a value.
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
-from itertools import count
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tensorglot.arguments import check_mapping
 from tensorglot.errors import InputError, UnsupportedError, escape
+from tensorglot.kernels.ndarrays import describe
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import dtype_of
-from tensorglot.model.index import Index, shape_columns, take_shapes
+from tensorglot.model.index import Index
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Tensor
@@ -38,7 +35,8 @@ Given: TypeAlias = "Opened | Mapping[str, Any]"
 
 MEMORY = "memory"
 """The format of an archive in memory."""
-_DTYPE_AND_SHAPE = attrgetter("dtype", "shape")
+_USUAL_RANK = 4
+"""Dims of an array for which there is room at first."""
 
 
 def as_archive(source: Given, options: OpenOptions = OpenOptions()) -> AbstractContextManager[Archive]:  # noqa: B008
@@ -135,44 +133,45 @@ def flatten(tensors: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
 
 @cache
 def _plain_code(dtype: np.dtype[Any]) -> int:
-    """The code of an element type whose memory is stored unchanged; UnsupportedError for any other.
+    """The code of an element type whose memory is stored unchanged; -1 for any other.
 
     That is a type that is little-endian, not packed, and valid with any bits, so not a bool.
     """
-    row = dtype_of(dtype)
-    if row.packed or row.name == "bool" or dtype.newbyteorder("<") != dtype:
-        raise UnsupportedError(f"the memory of {dtype} is not stored unchanged", rule="dtype.plain")
-    return row.code
+    try:
+        row = dtype_of(dtype)
+    except UnsupportedError:
+        return -1
+    return -1 if row.packed or row.name == "bool" or dtype.newbyteorder("<") != dtype else row.code
 
 
 def _index_of_arrays(tensors: Mapping[str, Any]) -> Index | None:
-    """All columns at once if every value is a plain array, else None.
-
-    Many arrays share a dtype and a shape; each distinct pair is processed once.
-    """
+    """All columns at once if every value is a plain array, else None."""
     names, values = list(tensors), list(tensors.values())
     if set(map(type, values)) != {np.ndarray} or set(map(type, names)) != {str}:
         return None
-    # Numbers each distinct pair of dtype and shape, in the order in which they occur.
-    kinds: defaultdict[tuple[np.dtype[Any], tuple[int, ...]], int] = defaultdict(count().__next__)
-    kind_of = np.fromiter(map(kinds.__getitem__, map(_DTYPE_AND_SHAPE, values)), np.int64, len(values))
+    columns = describe(values, _plain_code, _USUAL_RANK * len(values))
+    if isinstance(columns, int):
+        columns = describe(values, _plain_code, columns)
+    if columns is None:
+        return None
     try:
         "".join(names).encode()
-        codes = np.array([_plain_code(dtype) for dtype, _ in kinds], np.uint8)
-    except (UnsupportedError, UnicodeEncodeError):
+    except UnicodeEncodeError:
         return None
     if 4 * max(map(len, names)) > DEFAULT.name_nbytes:  # no character takes more than 4 bytes
         for name in names:
             check_name(name)
-    dims, dim_offsets = take_shapes(*shape_columns([shape for _, shape in kinds]), kind_of)
-    sizes = np.array([dtype.itemsize * math.prod(shape) for dtype, shape in kinds], np.int64)
+    dtypes, dims, dim_offsets, sizes, scattered = columns
+    payloads: list[Any] = values
+    for row in scattered:
+        payloads[row] = Memory(values[row])
     return Index(
         format=MEMORY,
         names=names,
-        dtypes=codes[kind_of],
+        dtypes=dtypes,
         dims=dims,
         dim_offsets=dim_offsets,
         begins=np.zeros(len(values), np.int64),
-        ends=sizes[kind_of],
-        payloads=[value if value.flags.c_contiguous else Memory(value) for value in values],
+        ends=sizes,
+        payloads=payloads,
     )

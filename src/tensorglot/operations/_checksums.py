@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -117,8 +116,7 @@ def _mismatch(expected: checksums.Checksum, tensor: str, offset: int, path: str 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
+class _Check(NamedTuple):
     """The check of one payload."""
 
     once: Once

@@ -8,8 +8,8 @@ bounded: a few pieces per thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,7 @@ AHEAD = 2
 """Pieces that are read while another one is hashed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Bytes of a source, and the algorithm to hash them with."""
 
     source: Source

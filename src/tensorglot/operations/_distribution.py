@@ -364,7 +364,7 @@ class Tally:
     def std(self) -> float | None:
         """Standard deviation of the population, NumPy's default."""
         if self._imaginary.count:
-            return float((self._real.variance + self._imaginary.variance).sqrt(DIGITS))
+            return float(DIGITS.add(self._real.variance, self._imaginary.variance).sqrt(DIGITS))
         if not self._real.count:
             return None
         return float(self._real.variance.sqrt(DIGITS)) if self.min != self.max else 0.0
@@ -372,7 +372,7 @@ class Tally:
     @property
     def norm(self) -> float:
         """The square root of the sum of the squared magnitudes of the finite values; inf beyond float64."""
-        return float((self._real.squares + self._imaginary.squares).sqrt(DIGITS))
+        return float(DIGITS.add(self._real.squares, self._imaginary.squares).sqrt(DIGITS))
 
     @property
     def norm1(self) -> float:

@@ -7,7 +7,6 @@ writer runs over an archive whose rows are places; workers fill these in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +49,7 @@ def rows_layout(index: Index, spec: Format, settled: WriteOptions) -> RowsFirst 
     if spec.container.rows_first is None:
         return None
     found = spec.container.rows_first(_Places(index, BufferSource(b"")), settled)
-    return None if found is None else replace(found, chunks=_laid_out(found.chunks))
+    return None if found is None else found._replace(chunks=_laid_out(found.chunks))
 
 
 def _laid_out(chunks: Iterator[Chunk]) -> Iterator[RowPlace | memoryview]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -83,8 +82,7 @@ class Piece(NamedTuple):
             self.follower.filled(self.start, self.start + self.nbytes)
 
 
-@dataclass(frozen=True, slots=True)
-class Runs:
+class Runs(NamedTuple):
     """Runs of bytes of a file, in its order, and their offsets in one buffer."""
 
     buffer: memoryview

@@ -126,7 +126,7 @@ class Revised:
         }
         new = {name: settled.compression.of(name) for name in added.index.names}
         checksums = {name: settled.checksum.of(name) for name in added.index.names}
-        return replace(settled, compression=PerTensor(None, {**compressed, **new}), checksum=PerTensor(None, checksums))
+        return settled._replace(compression=PerTensor(None, {**compressed, **new}), checksum=PerTensor(None, checksums))
 
 
 def _combine(archive: Archive, added: Archive, names: Sequence[str], metadata: Mapping[str, Any] | None) -> Archive:

@@ -19,8 +19,8 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import replace
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -65,8 +65,7 @@ Key = tuple[str, str]
 """The name of a tensor and of its part."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """The contents of a sidecar."""
 
     size: int

@@ -150,11 +150,13 @@ def _rows(archive: Archive, names: Sequence[str], progress: Progress | None) -> 
         if progress is not None:
             progress(done, total)
 
-    small = small_stats(archive, positions, [percentage / 100 for percentage in PERCENTAGES], BINS, seen)
-    for name, position in zip(names, positions, strict=True):
-        numbers = small.get(position)
-        if numbers is not None:
-            yield _describe_small(name, TABLE[index.dtypes[position]], index.shapes[position], numbers)
+    small = {
+        position: _describe_small(index.names[position], TABLE[index.dtypes[position]], index.shapes[position], numbers)
+        for position, numbers in small_stats(archive, positions, [each / 100 for each in PERCENTAGES], BINS, seen)
+    }
+    for position in positions:
+        if position in small:
+            yield small.pop(position)
             continue
         tensor = archive.tensor_at(position)
         for part_name, part, values in values_by_part(tensor, BLOCK_COUNT):

@@ -3,10 +3,12 @@
 In three passes over all tensors, each on all processors:
 
 1. check: the arrays are hashed and compared with the base of the delta. Chunks that are
-   in the delta in full are decoded and hashed. Nothing is changed yet.
+   in the delta in full are decoded and hashed, and so is what small arrays become, which
+   is kept. Nothing is changed yet.
 2. change: deltas are applied in place, and the result is hashed. If it is not what the
    delta promises, all of them are undone: XOR and differences lose nothing.
-3. finish: chunks that are in the delta in full are written, and copies are written back.
+3. finish: chunks that are in the delta in full and small arrays are written, and copies
+   are written back.
    Nothing in it can fail; if it is interrupted, it is done again.
 
 One process applies one delta at a time: of two appliers, the second finds tensors that are
@@ -43,7 +45,9 @@ __all__ = ["apply"]
 
 _TOGETHER_NBYTES = 2 << 20
 """Chunks that one thread takes at a time."""
-_TOGETHER_COUNT = 256
+_TOGETHER_COUNT = 2048
+_SMALL_NBYTES = 1024
+"""What an array up to this size becomes is kept until all have been checked: the objects for its chunk need as much."""
 _one_at_a_time = threading.Lock()
 
 Place = tuple[Target, int]
@@ -100,8 +104,11 @@ class _Work:
 
     def __init__(self, file: DeltaFile, targets: list[Target]) -> None:
         self._file = file
-        self._targets = targets
-        self._changed = [target for target in targets if target.row.state == "changed"]
+        self._small = [target for target in targets if len(target.data) <= _SMALL_NBYTES]
+        self._large = [target for target in targets if len(target.data) > _SMALL_NBYTES]
+        self._changed = [target for target in self._large if target.row.state == "changed"]
+        self._made: list[tuple[Target, bytearray]] = []
+        """What small targets become."""
         self._full: dict[tuple[int, int], bytes] = {}
         """The digests of chunks that the delta has in full, by target and position."""
         self._begun: list[tuple[Target, Body, bytes]] = []
@@ -113,15 +120,27 @@ class _Work:
         return (row if row.tied is None else self._file.index.rows[row.tied]).bodies
 
     def check(self) -> None:
-        for target in self._targets:
+        firsts = range(0, len(self._small), _TOGETHER_COUNT)
+        for_each(self._make_small, [self._small[first : first + _TOGETHER_COUNT] for first in firsts])
+        for target in self._large:
             target.digests = [b""] * chunk_count(len(target.data))
-        places = [(target, at) for target in self._targets for at in range(len(target.digests))]
+        places = ((target, at) for target in self._large for at in range(len(target.digests)))
         for_each(_hash, _batches(places))
-        for target in self._targets:
-            base = target.row.base
-            if base is None or root_digest(target.digests, len(target.data)) != base.digest:
-                raise not_base(target.name, "its values differ")
+        for target in self._large:
+            _check_base(target, root_digest(target.digests, len(target.data)))
         self._for_each_body(self._hash_full, full=True)
+
+    def _make_small(self, batch: Sequence[Target]) -> None:
+        for target in batch:
+            row = target.row
+            _check_base(target, blake3(target.data).digest())
+            if row.state == "changed":
+                bodies, out = self._bodies(target), bytearray(row.nbytes)
+                with add_tensor_to_errors(target.name):
+                    self._file.make(bodies[0] if bodies else None, target.data, memoryview(out))
+                if blake3(out).digest() != row.digest:
+                    raise wrong_result(target.name, row)
+                self._made.append((target, out))
 
     def _for_each_body(self, work: Callable[[Target, Body], None], *, full: bool) -> None:
         """Calls `work` for each chunk that changes: for those that the delta has in full, or for all others."""
@@ -171,13 +190,21 @@ class _Work:
             encodings.apply(body.encoding, self._file.body(body), chunk, undo=True)
 
     def finish(self) -> None:
+        for target, made in self._made:
+            target.data[:] = made
         self._for_each_body(self._fill, full=True)
-        for target in self._changed:
+        for target in (*self._changed, *(target for target, _ in self._made)):
             if target.write_back is not None:
                 target.write_back()
 
     def _fill(self, target: Target, body: Body) -> None:
         encodings.decode(body.encoding, self._file.body(body), target.chunk(body.position))
+
+
+def _check_base(target: Target, digest: bytes) -> None:
+    base = target.row.base
+    if base is None or digest != base.digest:
+        raise not_base(target.name, "its values differ")
 
 
 def _hash(batch: list[Place]) -> None:

@@ -15,7 +15,7 @@ from tensorglot.io.place import Place
 from tensorglot.io.source import Readable, source_for
 from tensorglot.limits import DEFAULT
 from tensorglot.memory import scratch
-from tensorglot.store.encodings import IS_DELTA, decode
+from tensorglot.store.encodings import IS_DELTA, apply, decode
 from tensorglot.wire.cid import CHUNK_NBYTES, CID, RAW, ChunkTree
 
 __all__ = ["DeltaFile", "chunk_count", "in_full", "not_base", "read_delta", "root_digest", "wrong_result"]
@@ -41,6 +41,17 @@ class DeltaFile:
                     tensor=self.index.names[row.tensor],
                     offset=row.bodies[0].begin,
                 )
+
+    def make(self, body: Body | None, base: memoryview, out: memoryview) -> None:
+        """Fills a chunk by its body, or by its base and the change of it."""
+        if body is not None and in_full(body):
+            decode(body.encoding, self.body(body), out)
+            return
+        kept = min(len(out), len(base))
+        out[:kept] = base[:kept]
+        out[kept:] = bytes(len(out) - kept)
+        if body is not None:
+            apply(body.encoding, self.body(body), out)
 
     def full_digest(self, body: Body, nbytes: int) -> bytes:
         """The digest of a chunk that is in the delta in full."""

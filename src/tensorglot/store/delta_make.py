@@ -10,7 +10,7 @@ and gives what it was made for.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
@@ -122,7 +122,7 @@ class _Row:
         """The row of the index; `done` are the rows before it."""
         checksum = self.checksum.intdigest()
         if self.tied is not None:
-            return replace(done[self.tied], tensor=self.tensor, bodies=(), tied=self.tied, checksum=checksum)
+            return done[self.tied]._replace(tensor=self.tensor, bodies=(), tied=self.tied, checksum=checksum)
         base = None
         if self.old is not None:
             base = Base(text_of(self.old.tensor.type), self.nbytes[1], self.trees[1].root().digest)

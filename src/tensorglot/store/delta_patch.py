@@ -3,6 +3,7 @@
 The new version is made value by value, in memory or in an unnamed file beside the target:
 each chunk of the base is hashed, copied and changed, and the result is hashed. Both digests
 are compared before the target is written. So tensors may be added, removed and resized.
+Small tensors are read, made and written in runs (`delta_small.py`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from itertools import chain, zip_longest
+from itertools import groupby, pairwise, zip_longest
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, cast
 
+import numpy as np
 from blake3 import blake3
 
 from tensorglot.arguments import check_flags
-from tensorglot.containers.delta.index import Body, Change, DeltaIndex
+from tensorglot.containers.delta.index import Base, Body, Change, DeltaIndex
+from tensorglot.containers.dynd import index_of
 from tensorglot.containers.table import for_target
 from tensorglot.errors import LimitError, add_tensor_to_errors
 from tensorglot.io.local import BufferSource, FileSource
@@ -28,6 +31,7 @@ from tensorglot.io.source import Readable
 from tensorglot.io.target import open_target, version_read
 from tensorglot.memory import allocate, scratch
 from tensorglot.model.archive import Archive
+from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
 from tensorglot.model.types.text import text_of
 from tensorglot.operations._as_archive import Given, as_archive
@@ -37,18 +41,16 @@ from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._sidecar import SetAside
 from tensorglot.operations.save import prepare
 from tensorglot.operations.verify import Report
-from tensorglot.store import encodings
 from tensorglot.store.checkout import PartRow, TensorRows, parse_type, rows_index
 from tensorglot.store.delta_file import (
     DeltaFile,
     chunk_count,
-    in_full,
     not_base,
     read_delta,
     root_digest,
     wrong_result,
 )
-from tensorglot.store.delta_small import SmallValues
+from tensorglot.store.delta_small import SmallBases
 from tensorglot.store.objects import ArrayNode, PartNode, TensorNode
 from tensorglot.store.units import units_of
 from tensorglot.threads import batches, ordered_map
@@ -158,6 +160,41 @@ class _Step:
     nbytes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Small tensors of one row each, made by one thread: the steps of each would cost ten times what its bytes do."""
+
+    begin: int
+    """Where the first begins in the new version."""
+    names: list[str]
+    changes: list[tuple[Change, tuple[Body, ...]]]
+    """Their rows, and the bodies of these or of the rows that they are tied to."""
+    bases: list[tuple[str, memoryview] | None]
+    """The type and the bytes of each in the old version; None for those that it lacks."""
+
+    @property
+    def nbytes(self) -> int:
+        return sum(change.nbytes for change, _ in self.changes)
+
+    def make(self, file: DeltaFile) -> memoryview:
+        """The bytes of all of them, compared with their digests."""
+        made, at = memoryview(bytearray(self.nbytes)), 0
+        for name, (change, bodies), base in zip(self.names, self.changes, self.bases, strict=True):
+            data = memoryview(b"")
+            if change.base is not None:
+                kind, data = ("missing", data) if base is None else base
+                _check_kind(name, change.base, kind)
+                if blake3(data).digest() != change.base.digest:
+                    raise not_base(name, "its values differ")
+            out = made[at : at + change.nbytes]
+            with add_tensor_to_errors(name):
+                file.make(bodies[0] if bodies else None, data, out)
+            if blake3(out).digest() != change.digest:
+                raise wrong_result(name, change)
+            at += change.nbytes
+        return made
+
+
 def _check_size(file: DeltaFile, archive: Archive) -> int:
     """The size of the new version, if it is one that the delta and the old version can have."""
     total, held = sum(row.nbytes for row in file.index.rows), int(archive.index.nbytes.sum())
@@ -180,45 +217,77 @@ def _make_all(file: DeltaFile, archive: Archive, room: _Room, total: int, progre
         if name not in archive:
             raise not_base(name, "it is missing")
 
-    def make(batch: list[_Step]) -> list[tuple[_Step, tuple[bytes | None, bytes | None]]]:
+    def make(batch: list[_Step] | _Run) -> list[tuple[_Step, tuple[bytes | None, bytes | None]]] | int:
+        if isinstance(batch, _Run):
+            _write(room, batch.begin, made := batch.make(file))
+            return len(made)
         return [(step, _make(file, step, room)) for step in batch]
 
-    steps = batches(_steps(_rows(file, archive)), lambda step: step.nbytes or 0, _TOGETHER_NBYTES, _TOGETHER_COUNT)
     done, row = 0, None
-    for step, digests in chain.from_iterable(ordered_map(make, steps)):
-        if row is not None and step.row is not row:
-            row.check()
-        row = step.row
-        for known, digest in zip(row.digests, digests, strict=True):
-            known += [] if digest is None else [digest]
-        done += step.nbytes or 0
-        if progress is not None:
-            progress(done, total)
+    for batch in ordered_map(make, _batches(_rows(file, archive))):
+        if isinstance(batch, int):
+            done = _advance(progress, done + batch, total)
+            continue
+        for step, digests in batch:
+            if row is not None and step.row is not row:
+                row.check()
+            row = step.row
+            for known, digest in zip(row.digests, digests, strict=True):
+                known += [] if digest is None else [digest]
+            done = _advance(progress, done + (step.nbytes or 0), total)
     if row is not None:
         row.check()
 
 
-def _rows(file: DeltaFile, archive: Archive) -> Iterator[_Row]:
-    begin = 0
-    small = SmallValues(archive, file.index.names)
-    for position, (name, changes) in enumerate(zip(file.index.names, file.index.rows_of(), strict=True)):
-        special = file.index.special.get(position)
-        plain = small.read(position) if special is None else None
-        bases: dict[str, tuple[str, Iterable[memoryview]]]
-        if plain is not None:
-            parts, bases = ["data"], {"data": (plain[0], [plain[1]])}
+def _advance(progress: Progress | None, done: int, total: int) -> int:
+    if progress is not None:
+        progress(done, total)
+    return done
+
+
+def _batches(rows: Iterable[_Row | _Run]) -> Iterator[list[_Step] | _Run]:
+    """What one thread makes at a time."""
+    for small, group in groupby(rows, lambda row: isinstance(row, _Run)):
+        if small:
+            yield from cast("Iterator[_Run]", group)
         else:
-            parts = ["data"] if special is None else [part[0] for part in special.parts]
-            bases = _bases(archive, name)
+            steps = _steps(cast("Iterator[_Row]", group))
+            yield from batches(steps, lambda step: step.nbytes or 0, _TOGETHER_NBYTES, _TOGETHER_COUNT)
+
+
+def _rows(file: DeltaFile, archive: Archive) -> Iterator[_Row | _Run]:
+    begin = behind = 0
+    index = file.index
+    small, rows = SmallBases(archive, index), index.rows_of()
+
+    def bodies_of(change: Change) -> tuple[Body, ...]:
+        return (change if change.tied is None else index.rows[change.tied]).bodies
+
+    for position, (name, changes) in enumerate(zip(index.names, rows, strict=True)):
+        if position < behind:
+            continue
+        run = small.read(position)
+        if run is not None:
+            behind = position + len(run)
+            here = [(change, bodies_of(change)) for (change,) in rows[position:behind]]
+            yield _Run(begin, index.names[position:behind], here, run)
+            begin += sum(change.nbytes for change, _ in here)
+            continue
+        special = index.special.get(position)
+        parts = ["data"] if special is None else [part[0] for part in special.parts]
+        bases = _bases(archive, name)
         for part, change in zip(parts, changes, strict=True):
-            held = change if change.tied is None else file.index.rows[change.tied]
             chunks: Iterable[memoryview] = ()
             if change.base is not None:
                 kind, chunks = bases.get(part, ("missing", ()))
-                if kind != change.base.type:
-                    raise not_base(name, f"it is {kind:.80}, the base is {change.base.type:.80}")
-            yield _Row(change, name, chunks, begin, {body.position: body for body in held.bodies})
+                _check_kind(name, change.base, kind)
+            yield _Row(change, name, chunks, begin, {body.position: body for body in bodies_of(change)})
             begin += change.nbytes
+
+
+def _check_kind(name: str, base: Base, kind: str) -> None:
+    if kind != base.type:
+        raise not_base(name, f"it is {kind:.80}, the base is {base.type:.80}")
 
 
 def _bases(archive: Archive, name: str) -> dict[str, tuple[str, Iterable[memoryview]]]:
@@ -251,39 +320,32 @@ def _make(file: DeltaFile, step: _Step, room: _Room) -> tuple[bytes | None, byte
     with scratch() as memory:
         out = memory.room(step.nbytes, 0)
         with add_tensor_to_errors(row.name):
-            _change(file, body, base, out)
+            file.make(body, base, out)
         _write(room, at, out)
         return before, blake3(out).digest()
 
 
-def _change(file: DeltaFile, body: Body | None, base: memoryview, out: memoryview) -> None:
-    """Fills a chunk by its body in the delta, or by its base and the change of it."""
-    if body is not None and in_full(body):
-        encodings.decode(body.encoding, file.body(body), out)
-        return
-    kept = min(len(out), len(base))
-    out[:kept] = base[:kept]
-    out[kept:] = bytes(len(out) - kept)
-    if body is not None:
-        encodings.apply(body.encoding, file.body(body), out)
-
-
 def _archive(index: DeltaIndex, source: Source) -> Archive:
-    tensors, spans, at = [], [], 0
+    ends = np.cumsum([row.nbytes for row in index.rows], dtype=np.int64).tolist()
+    spans = list(pairwise([0, *ends]))
+    return Archive(replace(_index(index, spans), format="delta@1", metadata=index.metadata), source)
+
+
+def _index(index: DeltaIndex, spans: list[tuple[int, int]]) -> Index:
+    types = {text: parse_type(text) for text in {row.type for row in index.rows}}
+    if not index.special:
+        return index_of([(name, types[row.type]) for name, row in zip(index.names, index.rows, strict=True)], spans)
+    tensors = []
     for position, (name, changes) in enumerate(zip(index.names, index.rows_of(), strict=True)):
         special = index.special.get(position)
         arrays = [ArrayNode(row.type, row.nbytes, CID(row.digest)) for row in changes]
         if special is None:
-            tensors.append(TensorRows(name, [PartRow("data", arrays[0], parse_type(arrays[0].type))]))
+            tensors.append(TensorRows(name, [PartRow("data", arrays[0], types[arrays[0].type])]))
         else:
             parts = [
-                PartRow(part, array, parse_type(array.type), dtype, shape)
+                PartRow(part, array, types[array.type], dtype, shape)
                 for (part, dtype, shape), array in zip(special.parts, arrays, strict=True)
             ]
             nodes = tuple(PartNode(part.name, part.array.data, part.dtype, part.shape) for part in parts)
             tensors.append(TensorRows(name, parts, TensorNode(special.layout, special.type, nodes, special.attributes)))
-        for array in arrays:
-            spans.append((at, at + array.nbytes))
-            at += array.nbytes
-    found = replace(rows_index(tensors, spans), format="delta@1", metadata=index.metadata)
-    return Archive(found, source)
+    return rows_index(tensors, spans)

@@ -7,7 +7,7 @@ The rows of the index are those that comparing one by one would give.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,9 +15,11 @@ from blake3 import blake3
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from tensorglot.containers.delta.index import Base, Body, Change
+from tensorglot.arrays import complement
+from tensorglot.containers.delta.index import Base, Body, Change, DeltaIndex
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
+from tensorglot.model.payload import SMALL_NBYTES
 from tensorglot.model.types.algebra import dense
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import text_of
@@ -26,7 +28,7 @@ from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.encodings import Encoding
 from tensorglot.store.units import comparable, element_nbytes
 
-__all__ = ["Run", "SmallTensors", "SmallValues"]
+__all__ = ["Run", "SmallBases", "SmallTensors"]
 
 _FEW, _MANY = 16, 4096
 """Fewer tensors are not worth a run; more are several runs."""
@@ -151,36 +153,49 @@ class SmallTensors:
         return kind
 
 
-class SmallValues:
-    """The small plain tensors of an archive by the position of their names in a list, read in runs, in order."""
+class SmallBases:
+    """The tensors of a delta's old version that can be read in runs: small ones that become small ones."""
 
-    def __init__(self, archive: Archive, names: Sequence[str]) -> None:
+    def __init__(self, archive: Archive, index: DeltaIndex) -> None:
         self._archive = archive
-        positions = archive.index.positions
-        self._rows = np.array([positions.get(name, -1) for name in names], np.int64)
+        count, positions = len(index.names), archive.index.positions
+        self._rows = np.array([positions.get(name, -1) for name in index.names], np.int64)
         there = np.flatnonzero(self._rows >= 0)
-        small = np.zeros(len(names), np.bool_)
-        small[there] = is_small(archive.index, self._rows[there])
-        nbytes = np.zeros(len(names), np.int64)
-        nbytes[small] = archive.index.nbytes[self._rows[small]]
+        firsts = [row for row in index.rows if row.tensor not in index.special]
+        plain = complement(list(index.special), count)
+        small, nbytes = np.zeros(count, np.bool_), np.zeros(count, np.int64)
+        nbytes[plain] = [row.nbytes for row in firsts]
+        small[plain] = [row.nbytes < SMALL_NBYTES for row in firsts]
+        nbytes[there] += archive.index.nbytes[self._rows[there]].astype(np.int64)
+        small[there] &= is_small(archive.index, self._rows[there])
         self._ends = dict(_runs(small, nbytes))
         self._texts: dict[tuple[int, tuple[int, ...]], str] = {}
         self._shapes = archive.index.shapes if self._ends else []
-        self._begin = 0
-        self._run: list[memoryview] = []
 
-    def read(self, position: int) -> tuple[str, memoryview] | None:
-        """The type and the bytes of a tensor; None if it has to be read by itself."""
-        end = self._ends.get(position)
-        if end is not None:
-            self._begin, self._run = position, self._archive.read_rows(self._rows[position:end]) or []
-        if not 0 <= position - self._begin < len(self._run):
+    def read(self, begin: int) -> list[tuple[str, memoryview] | None] | None:
+        """The types and bytes of the run that begins at a tensor, None for those that the old version lacks.
+
+        None if there is no run, or if its tensors have to be read one by one.
+        """
+        end = self._ends.get(begin)
+        if end is None:
             return None
-        row = self._rows.item(position)
-        kind = self._archive.index.dtypes.item(row), self._shapes[row]
-        if kind not in self._texts:
-            self._texts[kind] = text_of(dense(TABLE[kind[0]], kind[1]))
-        return self._texts[kind], self._run[position - self._begin]
+        rows = self._rows[begin:end]
+        there = np.flatnonzero(rows >= 0)
+        found = self._archive.read_rows(rows[there])
+        if found is None:
+            return None
+        bases: list[tuple[str, memoryview] | None] = [None] * len(rows)
+        codes = self._archive.index.dtypes[rows[there]].tolist()
+        for at, row, code, data in zip(there.tolist(), rows[there].tolist(), codes, found, strict=True):
+            bases[at] = self._text(code, self._shapes[row]), data
+        return bases
+
+    def _text(self, code: int, shape: tuple[int, ...]) -> str:
+        text = self._texts.get((code, shape))
+        if text is None:
+            text = self._texts[code, shape] = text_of(dense(TABLE[code], shape))
+        return text
 
 
 def _runs(small: NDArray[np.bool_], nbytes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:

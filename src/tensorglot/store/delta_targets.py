@@ -14,15 +14,17 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
+from tensorglot.arrays import is_masked_array
 from tensorglot.containers.delta.index import Change, DeltaIndex
 from tensorglot.errors import InputError, UnsupportedError, escape, plural
-from tensorglot.model.dtypes import DType, dtype_of
+from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.payload import as_bytes
 from tensorglot.model.tensor import plain_array
 from tensorglot.model.types.algebra import dense
@@ -49,7 +51,7 @@ class Target:
     """The array that the memory belongs to."""
     write_back: Callable[[], object] | None = None
     """Copies `data` to where it came from."""
-    digests: list[bytes] = field(default_factory=list)
+    digests: list[bytes] = field(init=False)
     """Digests of the chunks as they are now."""
 
     def chunk(self, position: int) -> memoryview:
@@ -70,33 +72,33 @@ def targets_of(index: DeltaIndex, tensors: Mapping[str, Any]) -> list[Target]:
 
 def _targets(name: str, value: Any, rows: list[Change]) -> list[Target]:
     array = _array_of(name, value)
-    if array is None:
+    kind = None if array is None else _kind_of(array.dtype, array.shape)
+    if array is None or kind is None:
         return _compared(name, value, rows)
-    base = rows[0].base
-    kind = _type_text(dtype_of(array.dtype, name), array.shape)
-    if len(rows) != 1 or base is None or base.type != kind:
-        raise not_base(name, f"it is {kind:.80}, the base is {rows[0].type if base is None else base.type:.80}")
-    if rows[0].state == "changed" and not array.flags.writeable:
+    row, text = rows[0], kind[0]
+    if len(rows) != 1 or row.base is None or row.base.type != text:
+        raise not_base(name, f"it is {text:.80}, the base is {row.type if row.base is None else row.base.type:.80}")
+    flags = array.flags
+    if not flags.writeable and row.state == "changed":
         raise InputError("the array is read-only and cannot be changed in place", rule="delta.writable", tensor=name)
-    little = array.dtype.newbyteorder("<")
-    if array.flags.c_contiguous and array.dtype == little and _is_memory_of(array, value):
-        return [Target(name, rows[0], as_bytes(array), array)]
-    copy = np.array(array, little, order="C")
-    return [Target(name, rows[0], as_bytes(copy), array, lambda: _write(name, value, array, copy))]
+    if flags.c_contiguous and array.dtype == kind[1] and _is_memory_of(array, value):
+        return [Target(name, row, as_bytes(array), array)]
+    copy = np.array(array, kind[1], order="C")
+    return [Target(name, row, as_bytes(copy), array, lambda: _write(name, value, array, copy))]
 
 
 @lru_cache(maxsize=4096)
-def _type_text(dtype: DType, shape: tuple[int, ...]) -> str:
-    return text_of(dense(dtype, shape))
+def _kind_of(numpy: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, np.dtype[Any]] | None:
+    """The type of an array as text, and its elements in little-endian order; None if it is not supported."""
+    try:
+        return text_of(dense(dtype_of(numpy), shape)), numpy.newbyteorder("<")
+    except UnsupportedError:
+        return None
 
 
 def _array_of(name: str, value: Any) -> NDArray[Any] | None:
     """The array of a value that can be changed in place, or a copy of it from another device."""
-    if isinstance(value, np.ndarray) and not isinstance(value, np.ma.MaskedArray):
-        try:
-            dtype_of(value.dtype, name)
-        except UnsupportedError:
-            return None
+    if isinstance(value, np.ndarray) and not is_masked_array(value):
         return plain_array(value, name)
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
@@ -133,14 +135,16 @@ def _compared(name: str, value: Any, rows: list[Change]) -> list[Target]:
 
 def _apart(targets: list[Target]) -> list[Target]:
     """The targets without those that are tied to another one."""
-    extents = [
-        (*byte_bounds(target.array), at)
+    extents = sorted(
+        (*_bounds(target, target.array), at)
         for at, target in enumerate(targets)
         if target.array is not None and target.data
-    ]
+    )
+    if all(high <= low for (_, high, _), (low, _, _) in pairwise(extents)):
+        return targets
     before: list[tuple[int, int]] = []
     tied: set[int] = set()
-    for low, high, at in sorted(extents):
+    for low, high, at in extents:
         before = [(end, other) for end, other in before if end > low]
         for other in (other for _, other in before):
             one, two = targets[other], targets[at]
@@ -156,6 +160,14 @@ def _apart(targets: list[Target]) -> list[Target]:
                 )
         before.append((high, at))
     return [target for at, target in enumerate(targets) if at not in tied]
+
+
+def _bounds(target: Target, array: NDArray[Any]) -> tuple[int, int]:
+    """The addresses of an array's first byte and of the one behind its last."""
+    if target.write_back is not None:
+        return byte_bounds(array)
+    low = array.__array_interface__["data"][0]
+    return low, low + len(target.data)
 
 
 def _same_memory(one: Target, two: Target) -> bool:

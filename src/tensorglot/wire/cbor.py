@@ -300,7 +300,7 @@ class Cursor:
 
     def _scalar(self, kind: int) -> Value:
         if kind == TEXT:
-            return self._string().decode()
+            return self.text("value")
         if kind == BYTES:
             return self._string()
         begin = self.pos + 1

@@ -12,9 +12,8 @@ import re
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +44,7 @@ _SHORT_NBYTES = 16 << 10
 call, and half as long for each KiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checksum:
+class Checksum(NamedTuple):
     """An algorithm and its digest."""
 
     algorithm: str
@@ -155,8 +153,7 @@ class TextColumn(Sequence[str | None]):
         """All texts concatenated, if they are ASCII and have the same length; otherwise None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(NamedTuple):
     """Many checksums of one algorithm as integers, to be compared together."""
 
     algorithm: str

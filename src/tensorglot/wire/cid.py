@@ -253,7 +253,9 @@ def _without_links(value: Any) -> Any:
         return CID.from_bytes(value.value[1:])
     if isinstance(value, dict):
         return {key: _without_links(item) for key, item in value.items()}
-    return [_without_links(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return value if {*map(type, value)} <= {str} else [_without_links(item) for item in value]
+    return value
 
 
 def data_cid(buffers: Iterable[Buffer], sink: Sink | None = None) -> tuple[CID, int]:

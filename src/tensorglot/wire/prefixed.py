@@ -73,7 +73,7 @@ def check_data_end(ends: NDArray[np.int64], begin: int, size: int, *, rule: str,
 
 def writer_order(codes: NDArray[np.int16], names: Sequence[str]) -> NDArray[np.int64]:
     """Returns rows in the order of writing: by dtype code descending, which aligns every tensor, then by name."""
-    by_name = np.array(sorted(range(len(codes)), key=names.__getitem__), np.int64)
+    by_name = np.fromiter(sorted(range(len(codes)), key=names.__getitem__), np.int64, len(codes))
     return by_name[np.argsort(-codes[by_name], kind="stable")]
 
 

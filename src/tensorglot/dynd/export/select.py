@@ -31,7 +31,7 @@ from tensorglot.dynd.schema import HUGE, Kind, Node, plan_of
 from tensorglot.dynd.tensors import from_tensor, to_tensor
 from tensorglot.dynd.value import Column, Lists, Positions, Value, lists_of_sizes, subtree, take
 from tensorglot.errors import InputError, OutOfRange
-from tensorglot.model.picking import index_array
+from tensorglot.model.advanced_indexing import index_array
 from tensorglot.model.tensor import Tensor
 from tensorglot.model.types.algebra import (
     Complex,
