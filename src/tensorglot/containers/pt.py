@@ -13,15 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
 from tensorglot.containers.table import Container, ReadOptions
-from tensorglot.containers.torchsave.files import open_legacy, open_zip
+from tensorglot.containers.torchsave.files import Saved, open_legacy, open_zip
 from tensorglot.containers.torchsave.flatten import flatten
-from tensorglot.containers.torchsave.names import DTYPES
+from tensorglot.containers.torchsave.names import DTYPES, View
 from tensorglot.containers.torchsave.parts import add_tensor
+from tensorglot.containers.torchsave.views import views_index
 from tensorglot.errors import FormatError, UnsupportedError, escape
+from tensorglot.limits import Limits
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.deferred import Outline
 from tensorglot.model.index import Index, Note
@@ -46,21 +50,15 @@ class _Outline:
     def __init__(self, source: Source, options: ReadOptions) -> None:
         head = source.read_bytes(0, min(4, source.size))
         self.saved = saved = open_zip(source, options) if head[:2] == b"PK" else open_legacy(source, options)
-        tensors, metadata = flatten(saved.root, saved.pickle_nbytes)
-        builder = IndexBuilder(options.limits, "pt")
-        notes = list(saved.notes)
-        repeated = 0
-        for name, tensor in tensors.items():
-            try:
-                repeated += add_tensor(builder, name, tensor, saved, options.limits)
-            except UnsupportedError as error:
-                notes.append(Note(error.rule, f"'{escape(name)}' is left out: {error.message}"))
-            check_repeated(repeated, source.size, options.limits, "pt", name)
+        names, tensors, metadata = flatten(saved.root, saved.pickle_nbytes)
+        options.limits.check_names(names, "pt")
+        index, notes = _index(names, tensors, saved, source.size, options.limits)
+        notes = [*saved.notes, *notes]
         if options.strict and notes:
             raise FormatError(notes[0].message, rule=notes[0].rule)
         self.format = f"pt@{saved.version}"
         self.metadata = metadata
-        self._index = builder.index(self.format, metadata, notes)
+        self._index = replace(index, format=self.format, metadata=metadata, notes=notes)
         check_shared(self._index, source.size, options.limits, "pt")
 
     @property
@@ -75,6 +73,34 @@ class _Outline:
         sizes = self.saved.headers.read(None if chosen is None else used)
         shifts = np.array([*(sizes.get(key, 0) for _, key in begins), 0], np.int64)[which]  # -1: bytes of the pickle
         return replace(index, begins=index.begins + shifts, ends=index.ends + shifts)
+
+
+def _index(
+    names: Sequence[str], tensors: Sequence[Any], saved: Saved, stored: int, limits: Limits
+) -> tuple[Index, list[Note]]:
+    """The rows of tensors, each made once, however many names a tensor has; and notes of those that are left out."""
+    each = {id(tensor): tensor for tensor in tensors}
+    index, views, excess = views_index([tensor for tensor in each.values() if type(tensor) is View], saved, limits)
+    positions = {id(view): at for at, view in enumerate(views)}
+    notes: list[Note] = []
+    if len(positions) < len(each):
+        builder = IndexBuilder(limits, "pt")
+        first_names = dict(zip(map(id, reversed(tensors)), reversed(names), strict=True))
+        for at, tensor in each.items():
+            if at not in positions:
+                name = first_names[at]
+                try:
+                    excess.append(add_tensor(builder, name, tensor, saved, limits))
+                    positions[at] = len(positions)
+                except UnsupportedError as error:
+                    notes.append(Note(error.rule, f"'{escape(name)}' is left out: {error.message}"))
+        index = Index.concat([index, builder.index("")], format="")
+        names = [name for name, tensor in zip(names, tensors, strict=True) if id(tensor) in positions]
+    chosen = [positions[at] for at in map(id, tensors) if at in positions]
+    repeated = accumulate(excess[at] for at in chosen) if any(excess) else ()
+    for name, nbytes in zip(names, repeated, strict=False):
+        check_repeated(nbytes, stored, limits, "pt", name)
+    return replace(index.take(np.array(chosen, np.int64)), names=names), notes
 
 
 CONTAINER = Container(DTYPES, read, outline=outline)

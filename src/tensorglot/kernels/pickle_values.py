@@ -20,17 +20,21 @@ KEY = -2
 """Faults: nested too deeply or larger than allowed, and a key that is neither text nor a number."""
 _LARGE = cython.declare(cython.longlong, -1)
 _KEY = cython.declare(cython.longlong, -2)
-_MOST = cython.declare(cython.longlong, 1 << 60)
 
 
-def least_nbytes(value: Any, pairs: Any, depth: cython.Py_ssize_t) -> int:
-    """The size of the smallest pickle that has the values of a container and shares none of them, or LARGE."""
-    nbytes: cython.longlong = _least(value, pairs, depth, {})
+def least_nbytes(value: Any, pairs: Any, depth: cython.Py_ssize_t, most: cython.longlong) -> int:
+    """The size of the smallest pickle that has the values of a container and shares none of them.
+
+    LARGE if that is more than `most`, which is at most 2**60.
+    """
+    nbytes: cython.longlong = _least(value, pairs, depth, most, {})
     return int(nbytes)
 
 
 @cython.cfunc
-def _least(value: Any, pairs: Any, depth: cython.Py_ssize_t, known: dict[Any, Any]) -> cython.longlong:
+def _least(
+    value: Any, pairs: Any, depth: cython.Py_ssize_t, most: cython.longlong, known: dict[Any, Any]
+) -> cython.longlong:
     """A container is counted once, by its id, and each that contains it adds the sum."""
     nbytes: cython.longlong = 0
     inside: cython.longlong
@@ -39,29 +43,39 @@ def _least(value: Any, pairs: Any, depth: cython.Py_ssize_t, known: dict[Any, An
         return _LARGE
     for item in value:
         kind: Any = type(item)
-        if item is None or kind is bool:
-            nbytes += 1
-            continue
-        nbytes += 2
+        nbytes += 1 if item is None or kind is bool else 2
         if (kind is list or kind is tuple or kind is pairs) and len(item) > 0:
             found = known.get(id(item))
-            inside = _least(item, pairs, depth - 1, known) if found is None else found
+            inside = _least(item, pairs, depth - 1, most, known) if found is None else found
             if inside < 0:
                 return _LARGE
-            nbytes = min(nbytes + inside, _MOST)  # both are at most that, so the sum does not overflow
+            nbytes += inside  # both are at most `most`, so the sum does not overflow
+        if nbytes > most:
+            return _LARGE
     known[id(value)] = nbytes
     return nbytes
 
 
 def leaves(
-    root: Any, pairs: Any, letters: cython.longlong, depth: cython.Py_ssize_t, names: list[str], found: list[Any]
+    root: Any,
+    pairs: Any,
+    named: Any,
+    letters: cython.longlong,
+    depth: cython.Py_ssize_t,
+    names: list[str],
+    values: list[Any],
+    other_names: list[str],
+    others: list[Any],
 ) -> int:
     """Appends the leaves of a value and their names; returns a fault, or what is left of `letters`.
 
     A name is the keys that lead to a leaf, joined by dots. Letters are those of names and
     texts: each item of a container takes the name of the container, and each text its length.
+    Plain leaves are `values`: a tuple becomes a list, an empty dict a dict, and a value of the
+    type `named` its name. All else is in `others`.
     """
-    left: cython.longlong = _visit("", True, root, pairs, letters, depth, names, found)
+    out: tuple[Any, ...] = names, values, other_names, others
+    left: cython.longlong = _visit("", True, root, pairs, named, letters, depth, out)
     return int(left)
 
 
@@ -71,10 +85,10 @@ def _visit(
     top: cython.bint,
     value: Any,
     pairs: Any,
+    named: Any,
     letters: cython.longlong,
     depth: cython.Py_ssize_t,
-    names: list[str],
-    found: list[Any],
+    out: tuple[Any, ...],
 ) -> cython.longlong:
     """Items of the `top` value are named by their keys alone, others by the names of their containers too."""
     kind: Any = type(value)
@@ -85,8 +99,7 @@ def _visit(
     prefix: str
     item_name: str
     if not (kind is list or kind is tuple or keyed) or len(value) == 0:
-        names.append(name)
-        found.append(value)
+        _add(name, value, pairs, named, out)
         return letters
     count = len(value)
     letters -= len(name) * count
@@ -99,8 +112,7 @@ def _visit(
     if letters < 0 or depth < 0:
         return _LARGE
     if leaf:
-        names.append(name)
-        found.append(value)
+        _add(name, value, pairs, named, out)
         return letters
     prefix = "" if top else name + "."
     # A dict has as many keys as values: at + 1 < count where it is at a key.
@@ -114,6 +126,26 @@ def _visit(
             at += 1
         else:
             item_name = prefix + str(at)
-        letters = _visit(item_name, False, value[at], pairs, letters, depth - 1, names, found)
+        letters = _visit(item_name, False, value[at], pairs, named, letters, depth - 1, out)
         at += 1
     return letters
+
+
+@cython.cfunc
+def _add(name: str, value: Any, pairs: Any, named: Any, out: tuple[Any, ...]) -> cython.void:
+    names, values, other_names, others = out
+    kind: Any = type(value)
+    if kind is tuple:
+        value = list(value)
+    elif kind is pairs:
+        value = {}
+    elif kind is named:
+        value = value.name
+    elif not (
+        value is None or kind is bool or kind is int or kind is float or kind is str or kind is bytes or kind is list
+    ):
+        other_names.append(name)
+        others.append(value)
+        return
+    names.append(name)
+    values.append(value)

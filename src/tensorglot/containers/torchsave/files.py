@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tensorglot.containers.table import ReadOptions
 from tensorglot.containers.torchsave.names import NAMES, Pairs, Storage
@@ -28,8 +28,7 @@ PROTOCOL = 1001
 COUNT_NBYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """The span of a storage."""
 
     begin: int

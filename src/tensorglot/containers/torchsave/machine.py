@@ -35,10 +35,10 @@ class Machine:
     def advance(self) -> int:
         """Takes the steps that need only the stack and the memo; returns the opcode that follows them."""
         data, at = self.data.ahead()
-        state = [self.floor, self.containers]
-        start = at - (self.data.position - self.begin)
-        end = steps(data, at, 64 - start, state, self.stack, self.marks, self.memo, self.names, Pairs)
-        self.floor, self.containers = state
+        state = [self.floor, self.containers, self.work]
+        begin = at - (self.data.position - self.begin)
+        end = steps(data, at, begin, state, self.stack, self.marks, self.memo, self.names, Pairs)
+        self.floor, self.containers, self.work = state
         self.data.skip(end - at)
         return self.data.byte()
 

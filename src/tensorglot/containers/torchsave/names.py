@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.dtypes import BY_NAME
 
 __all__ = [
     "DTYPES",
+    "ITEMSIZES",
     "NAMES",
     "QUANTIZED",
     "TENSORS",
@@ -40,7 +41,7 @@ QUANTIZED: dict[str, int] = {
     "torch.qint8": 1, "torch.quint8": 1, "torch.qint32": 4, "torch.quint4x2": 1, "torch.quint2x4": 1,
 }  # fmt: skip
 """Types of quantized tensors, whose scales are beside the elements; with the bytes of an element."""
-_ITEMSIZES: dict[str, int] = {"torch.complex32": 4, "torch.float4_e2m1fn_x2": 1, **QUANTIZED}
+ITEMSIZES: dict[str, int] = {"torch.complex32": 4, "torch.float4_e2m1fn_x2": 1, **QUANTIZED}
 """Bytes per element of torch types that are not one element of ours."""
 
 _STORAGES: dict[str, str] = {
@@ -67,7 +68,7 @@ class ElementType:
 
     @property
     def itemsize(self) -> int:
-        return _ITEMSIZES.get(self.name) or BY_NAME[DTYPES[self.name]].bits // 8
+        return ITEMSIZES.get(self.name) or BY_NAME[DTYPES[self.name]].bits // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,7 @@ class StorageClass:
     """None for a storage of bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(NamedTuple):
     """A storage, which several tensors may share."""
 
     key: str
@@ -95,8 +95,7 @@ class Storage:
         return 1 if self.dtype is None else self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """A tensor: a strided view of a storage."""
 
     storage: Storage
@@ -162,8 +161,9 @@ def _natural(value: Any) -> bool:
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
-    valid = type(value) is tuple and all(map(_natural, value))
-    _require(valid, "shape and strides must be tuples of non-negative integers", "tensor.shape")
+    valid = type(value) is tuple and (not value or all(map(_natural, value)))
+    if not valid:
+        _require(False, "shape and strides must be tuples of non-negative integers", "tensor.shape")
     sizes: tuple[int, ...] = value
     return sizes
 
@@ -330,7 +330,7 @@ _FUNCTIONS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
 
 NAMES: dict[str, Any] = {
     **_FUNCTIONS,
-    **{name: ElementType(name) for name in (*DTYPES, *_ITEMSIZES)},
+    **{name: ElementType(name) for name in (*DTYPES, *ITEMSIZES)},
     **{f"torch.{name}": StorageClass(ElementType(dtype)) for name, dtype in _STORAGES.items()},
     "torch.storage.UntypedStorage": StorageClass(None),
     **{held.name: held for held in (*_CLASSES, *_PER_TENSOR, *_PER_CHANNEL)},

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tensorglot.containers.torchsave.machine import Machine
 from tensorglot.containers.torchsave.names import Pairs, Storage, build_state, storage
 from tensorglot.errors import FormatError, LimitError, TensorglotError, UnsupportedError, escape
+from tensorglot.kernels.pickle_steps import CALL_WORK
 from tensorglot.wire.fetch import Fetched
 
 __all__ = ["OPCODES", "Opcode", "load"]
@@ -21,9 +22,8 @@ PROTOCOLS = (2, 3, 4, 5)
 LONG_NBYTES = 16
 NAME_NBYTES = 256
 _STOP = 0x2E
-_CALL_WORK, _STATE_WORK = 24, 64
-"""Work of a call, and of a state or a storage: a pickler writes at least 7 and 16 bytes for them, of which each allows
-4."""
+_STATE_WORK = 64
+"""Work of a state or a storage: a pickler writes at least 16 bytes for one, of which each allows 4."""
 
 Reader: TypeAlias = "Callable[[Fetched], Any]"
 """Reads the argument of an opcode."""
@@ -213,8 +213,8 @@ def _reduce(machine: Machine) -> None:
     arguments, function = machine.pop(), machine.pop()
     if not callable(function) or type(arguments) is not tuple:
         raise machine.fault("REDUCE needs a function and a tuple", "call")
-    machine.charge(_CALL_WORK + len(arguments))
-    machine.charge(sum([len(value) for value in arguments if isinstance(value, (list, tuple, str))]))
+    machine.charge(CALL_WORK + len(arguments))
+    machine.charge(sum([len(value) for value in arguments if type(value) in (list, tuple, str, Pairs)]))
     machine.push(_call(machine, function, arguments))
 
 

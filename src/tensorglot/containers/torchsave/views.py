@@ -1,0 +1,67 @@
+"""The views of storages as an index, in columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tensorglot.containers.torchsave.files import Saved
+from tensorglot.containers.torchsave.names import DTYPES, ITEMSIZES, ElementType, View
+from tensorglot.kernels.pickle_views import view_rows
+from tensorglot.limits import Limits
+from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.index import UNKNOWN, Index, shape_columns
+from tensorglot.model.strided import Strided
+
+__all__ = ["views_index"]
+
+_PAIRS, _PAIRS_CODE = "torch.float4_e2m1fn_x2", UNKNOWN - 1
+"""An element is two of ours, if they are in order; and what stands for it until that is known."""
+_KNOWN = {
+    **{name: (BY_NAME[ours].code, ElementType(name).itemsize) for name, ours in DTYPES.items()},
+    **{name: (UNKNOWN, itemsize) for name, itemsize in ITEMSIZES.items()},
+    _PAIRS: (_PAIRS_CODE, 1),
+}
+"""By the name of an element type: the code of ours, and the bytes of an element."""
+
+
+def views_index(views: list[View], saved: Saved, limits: Limits) -> tuple[Index, list[View], list[int]]:
+    """The index of views, without names; the view of each row, and by how many bytes the row exceeds its bytes in the
+    file. There is no row for a view that breaks a rule, or is so large that numbers of 64 bits do not tell."""
+    columns: tuple[list[Any], ...] = tuple([] for _ in range(7))
+    strided: list[int] = []
+    view_rows(views, saved.storages, _KNOWN, limits.rank, columns, strided)
+    held, codes, widths, counts, begins, ends, crcs = columns
+    dims, offsets = shape_columns([view.shape for view in held])
+    dtypes = np.array(codes, np.uint8)
+    firsts, lasts = np.array(begins, np.int64), np.array(ends, np.int64)
+    sizes = np.array(counts, np.int64) * np.array(widths, np.int64)
+    pairs = (dtypes == _PAIRS_CODE) & (offsets[1:] > offsets[:-1])
+    pairs[strided] = False
+    dtypes[pairs] = BY_NAME[DTYPES[_PAIRS]].code
+    dims[offsets[1:][pairs] - 1] *= 2
+    unknown = {at: held[at].dtype.name for at in np.flatnonzero(dtypes >= _PAIRS_CODE).tolist()}
+    dtypes[list(unknown)] = UNKNOWN
+    checked = any(crc is not None for crc in crcs)
+    codecs = {
+        at: Strided(held[at].shape, tuple(stride * widths[at] for stride in held[at].strides), widths[at])
+        for at in strided
+        if at not in unknown
+    }
+    index = Index(
+        format="",
+        names=[""] * len(held),
+        dtypes=dtypes,
+        dims=dims,
+        dim_offsets=offsets,
+        begins=firsts,
+        ends=lasts,
+        checksums=[None if crc is None else f"crc32:0x{crc:08X}" for crc in crcs] if checked else None,
+        checksums_decoded=np.ones(len(held), np.bool_) if checked else None,
+        codecs=codecs,
+        decoded_nbytes={at: int(sizes[at]) for at in codecs},
+        big_endian=frozenset(at for at, width in enumerate(widths) if width > 1) if saved.big_endian else frozenset(),
+        unknown_dtypes=unknown,
+    )
+    return index, held, np.maximum(sizes - (lasts - firsts), 0).tolist()
