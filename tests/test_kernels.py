@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -380,22 +380,66 @@ class Pairs(list[Any]):
     """A dict of a pickle."""
 
 
+class Kind(NamedTuple):
+    """An element type of a pickle."""
+
+    name: str
+
+
+class Storage(NamedTuple):
+    key: str
+    dtype: Kind | None
+    count: int
+    first: int = 0
+
+
+class View(NamedTuple):
+    storage: Storage
+    dtype: Kind
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def total(numbers: tuple[int, ...]) -> int:
+    """A global that can be called, and fails for some arguments."""
+    return sum(numbers)
+
+
 def pickle_steps_calls() -> Iterator[Call]:
     rng = random.Random(19)
-    names = {"collections.OrderedDict": Pairs, "a.b": 5}
+    names = {
+        "collections.OrderedDict": Pairs,
+        "a.b": 5,
+        "a.f": total,
+        "a.s": Storage("k", Kind("f4"), 3),
+        "torch._utils._rebuild_tensor_v2": View._make,
+    }
+    types = Pairs, Storage, View
     codes = [bytes([code]) for code in range(0x28, 0x96)]
     codes += [b"K\7", b"M\1\2", b"h\0", b"q\0", b"q\1", b"r\0\0\0\0", b"j\1\0\0\0", b"\x8c\1a", b"\x8c\1\xff"]
     codes += [b"X\1\0\0\0b", b"\x8a\2\1\xff", b"\x8a\x11" + bytes(17), b"ca\nb\n", b"ca\nc\n", b"ca\n", b"c"]
     codes += [b"ccollections\nOrderedDict\n)R", b"\x8c\1a\x8c\1b\x93", b"](", b"}(", b"e", b"u", b"s", b"a", b"t"] * 3
-    likely = codes[-60:]
-    for _ in range(4000):
+    view = b"ctorch._utils\n_rebuild_tensor_v2\n(ca\ns\nK\1%s%s\x89Nt"
+    sizes = [b")", b"K\2\x85", b"K\1K\3\x86", b"N\x85", b"\x8a\x08" + b"\xff" * 8 + b"\x85"]
+    codes += [view % (a, b) + b"R" for a in sizes for b in sizes]
+    codes += [b"\x8a" + bytes([n]) + bytes(range(125, 125 + n)) for n in range(10)]
+    codes += [b"\x95" + bytes([n]) + bytes(7) for n in (0, 5, 255)] + [b"\x95" + b"\xff" * 8]
+    codes += [b"ca\nf\n)R", b"ca\nf\nK\1K\2\x86R", b"ca\nf\n)\x85R", b"K\1)R", b"ca\nf\n]R"]
+    likely = codes[-110:]
+    for _ in range(6000):
         data = b"".join(rng.choices(likely if rng.random() < 0.8 else codes, k=rng.randrange(1, 30)))
-        at, most = rng.randrange(len(data)), rng.choice([0, 2, 64])
-        yield "steps", lambda data=data, at=at, most=most: (data, at, most, [0, 0], [], [], [], names, Pairs)
+        at, begin, work = rng.randrange(len(data)), rng.choice([0, 2, -64]), rng.choice([0, 4000, 4096])
+        yield (
+            "steps",
+            lambda data=data, at=at, begin=begin, work=work: (
+                data, at, begin, [0, 0, work], [], [], [], names, types
+            ),
+        )  # fmt: skip
 
         def begun(data: bytes = data) -> tuple[Any, ...]:
             stack = ["x", [], Pairs(), "a", "b"]
-            return data, 0, 64, [1, 0], stack, [0], ["m", []], names, Pairs
+            return data, 0, 0, [1, 0, 0], stack, [0], ["m", []], names, types
 
         yield "steps", begun
 
@@ -416,9 +460,31 @@ def pickle_values_calls() -> Iterator[Call]:
     for _ in range(1500):
         value = [nested(rng, 5)]
         for depth in (0, 2, 64):
-            yield "least_nbytes", lambda value=value, depth=depth: (value, Pairs, depth)
             letters = rng.choice([5, 60, 1 << 40])
-            yield "leaves", lambda v=value[0], depth=depth, letters=letters: (v, Pairs, letters, depth, [], [])
+            yield "least_nbytes", lambda value=value, depth=depth, most=letters: (value, Pairs, depth, most)
+            yield "leaves", lambda v=value[0], depth=depth, letters=letters: (v, Pairs, Kind, letters, depth, {}, {}, [])
+
+
+def pickle_views_calls() -> Iterator[Call]:
+    rng = random.Random(22)
+    known = {"f4": (3, 4), "u1": (1, 1), "c16": (255, 16)}
+    spans = {"k": (100, 160, 7), "l": (160, 160, None), "m": (0, 1 << 40, 5)}
+    kinds = [Kind(name) for name in known]
+    numbers = [0, 1, 1, 2, 3, 15, 60, 1 << 31, 1 << 55, 1 << 56, (1 << 63) - 1]
+    for _ in range(3000):
+        tensors: list[Any] = ["not a view"]
+        for _ in range(rng.randrange(1, 8)):
+            storage = Storage(rng.choice("klm"), rng.choice([None, *kinds]), 0, rng.choice([0] * 9 + numbers))
+            shape = tuple(rng.choices(numbers[: rng.choice([4, 6, 11])], k=rng.randrange(5)))
+            strides = [1]
+            for size in reversed(shape):
+                strides.insert(0, strides[0] * size if rng.random() < 0.9 else rng.choice(numbers))
+            strides = [min(stride, (1 << 63) - 1) for stride in strides[1:]]
+            offset = rng.choice([0, 0, 0, *numbers])
+            tensors.append(View(storage, rng.choice(kinds), offset, shape, tuple(strides)))
+        yield "view_rows", lambda tensors=tensors: (
+            tensors, View, spans, known, 3, tuple([] for _ in range(7)), [],
+        )  # fmt: skip
 
 
 def protobuf_calls() -> Iterator[Call]:
@@ -454,6 +520,7 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "packed": (packed_calls, 30),
     "pickle_steps": (pickle_steps_calls, 20),
     "pickle_values": (pickle_values_calls, 20),
+    "pickle_views": (pickle_views_calls, 1),
     "planes": (planes_calls, 8),
     "protobuf": (protobuf_calls, 20),
     "safetensors": (safetensors_calls, 18),

@@ -11,7 +11,7 @@ left out, with a note.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from tensorglot.containers.table import Container, ReadOptions
 from tensorglot.containers.torchsave.files import Saved, open_legacy, open_zip
 from tensorglot.containers.torchsave.flatten import flatten
-from tensorglot.containers.torchsave.names import DTYPES, View
+from tensorglot.containers.torchsave.names import DTYPES
 from tensorglot.containers.torchsave.parts import add_tensor
 from tensorglot.containers.torchsave.views import views_index
 from tensorglot.errors import FormatError, UnsupportedError, escape
@@ -69,38 +69,40 @@ class _Outline:
         index = self._index if chosen is None else self._index.take(np.array(chosen, np.int64))
         begins = sorted((span.begin, key) for key, span in self.saved.storages.items())
         which = np.searchsorted([begin for begin, _ in begins], index.begins, side="right") - 1
-        used = [begins[at][1] for at in np.unique(which).tolist() if at >= 0]
-        sizes = self.saved.headers.read(None if chosen is None else used)
+        used = None if chosen is None else [begins[at][1] for at in np.unique(which).tolist() if at >= 0]
+        sizes = self.saved.headers.read(used)
         shifts = np.array([*(sizes.get(key, 0) for _, key in begins), 0], np.int64)[which]  # -1: bytes of the pickle
         return replace(index, begins=index.begins + shifts, ends=index.ends + shifts)
 
 
 def _index(
-    names: Sequence[str], tensors: Sequence[Any], saved: Saved, stored: int, limits: Limits
+    names: Mapping[str, int], tensors: Sequence[Any], saved: Saved, stored: int, limits: Limits
 ) -> tuple[Index, list[Note]]:
-    """The rows of tensors, each made once, however many names a tensor has; and notes of those that are left out."""
-    each = {id(tensor): tensor for tensor in tensors}
-    index, views, excess = views_index([tensor for tensor in each.values() if type(tensor) is View], saved, limits)
-    positions = {id(view): at for at, view in enumerate(views)}
+    """The rows of tensors by their names, which have the positions of the tensors; and notes of those left out."""
+    index, found, excess = views_index(tensors, saved, limits)
+    chosen = np.fromiter(names.values(), np.int64, len(names))
+    kept = list(names)
     notes: list[Note] = []
-    if len(positions) < len(each):
+    if len(found) < len(tensors):
+        rows = np.full(len(tensors), -1)
+        rows[found] = np.arange(len(found))
         builder = IndexBuilder(limits, "pt")
-        first_names = dict(zip(map(id, reversed(tensors)), reversed(names), strict=True))
-        for at, tensor in each.items():
-            if at not in positions:
-                name = first_names[at]
-                try:
-                    excess.append(add_tensor(builder, name, tensor, saved, limits))
-                    positions[at] = len(positions)
-                except UnsupportedError as error:
-                    notes.append(Note(error.rule, f"'{escape(name)}' is left out: {error.message}"))
+        first_names = {position: name for name, position in reversed(names.items())}
+        for position in np.flatnonzero(rows < 0).tolist():
+            name = first_names[position]
+            try:
+                excess.append(add_tensor(builder, name, tensors[position], saved, limits))
+                rows[position] = len(excess) - 1
+            except UnsupportedError as error:
+                notes.append(Note(error.rule, f"'{escape(name)}' is left out: {error.message}"))
         index = Index.concat([index, builder.index("")], format="")
-        names = [name for name, tensor in zip(names, tensors, strict=True) if id(tensor) in positions]
-    chosen = [positions[at] for at in map(id, tensors) if at in positions]
-    repeated = accumulate(excess[at] for at in chosen) if any(excess) else ()
-    for name, nbytes in zip(names, repeated, strict=False):
-        check_repeated(nbytes, stored, limits, "pt", name)
-    return replace(index.take(np.array(chosen, np.int64)), names=names), notes
+        kept = [name for name, position in names.items() if rows[position] >= 0]
+        chosen = rows[chosen]
+        chosen = chosen[chosen >= 0]
+    if any(excess):
+        for name, nbytes in zip(kept, accumulate(map(excess.__getitem__, chosen.tolist())), strict=True):
+            check_repeated(nbytes, stored, limits, "pt", name)
+    return replace(index.take(chosen), names=kept), notes
 
 
 CONTAINER = Container(DTYPES, read, outline=outline)

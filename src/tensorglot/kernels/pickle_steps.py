@@ -56,6 +56,7 @@ NAME_NBYTES = cython.declare(cython.Py_ssize_t, 256)
 CALL_WORK = 24
 _CALL_WORK = cython.declare(cython.Py_ssize_t, 24)
 """Work of a call: a pickler writes at least 7 bytes for one, of which each allows 4."""
+_MOST = cython.declare(cython.longlong, (1 << 63) - 1)
 
 
 def steps(
@@ -67,15 +68,17 @@ def steps(
     marks: list[int],
     memo: list[Any],
     names: dict[str, Any],
-    pairs: Any,
+    types: tuple[Any, Any, Any],
 ) -> int:
     """Takes steps from `at` on; returns the position of the first opcode that is left.
 
     The pickle begins at `begin`. `state` has the stack position of the last mark, the number
     of containers, of which there may be half as many as bytes and 32, and the work of calls,
-    which may be 4 for each byte and 4096. `names` has the values of globals; `pairs` makes an
-    empty dict, and so does a call of the global OrderedDict. A call that fails is left.
+    which may be 4 for each byte and 4096. `names` has the values of globals. `types` are those of
+    dicts, storages and views: a dict is made without arguments, also by a call of the global
+    OrderedDict, and a view by a call of `_rebuild_tensor_v2`. A call that fails is left.
     """
+    pairs: Any = types[0]
     raw: cython.p_const_uchar = data
     end: cython.Py_ssize_t = len(data)
     floor: cython.Py_ssize_t = state[0]
@@ -108,7 +111,7 @@ def steps(
         elif code == GLOBAL:
             after = _global(data, after, stack, names)
         elif code == REDUCE:
-            more = _call(floor, stack, names, pairs, 4 * (after - begin) + 4096 - work)
+            more = _call(floor, stack, names, types, 4 * (after - begin) + 4096 - work)
             if more < 0:
                 break
             work += more
@@ -153,7 +156,7 @@ def _container(
         if begin == size:
             stack.append([] if code == LIST else ())
             return True
-        if code == TUPLE1:
+        if begin == size - 1 and code != LIST:
             stack[begin] = (stack[begin],)
             return True
         items = stack[begin:]
@@ -289,7 +292,11 @@ def _set(code: cython.int, floor: cython.Py_ssize_t, stack: list[Any], pairs: An
 
 @cython.cfunc
 def _call(
-    floor: cython.Py_ssize_t, stack: list[Any], names: dict[str, Any], pairs: Any, most: cython.Py_ssize_t
+    floor: cython.Py_ssize_t,
+    stack: list[Any],
+    names: dict[str, Any],
+    types: tuple[Any, Any, Any],
+    most: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Calls a function with the tuple above it on the stack, and returns the work, or -1 for more than `most`.
 
@@ -299,6 +306,7 @@ def _call(
     work: cython.Py_ssize_t = _CALL_WORK
     function: Any
     arguments: Any
+    pairs: Any = types[0]
     if size - 2 < floor:
         return -1
     function = stack[size - 2]
@@ -316,12 +324,36 @@ def _call(
                 work += len(value)
         if work > most:
             return -1
-        try:
-            stack[size - 2] = function(arguments)
-        except Exception:
-            return -1
+        if function is names.get("torch._utils._rebuild_tensor_v2") and _is_view(arguments, types[1]):
+            held: Any = arguments[0]
+            view: Any = held, held[1], arguments[1], arguments[2], arguments[3]
+            stack[size - 2] = tuple.__new__(types[2], view)
+        else:
+            try:
+                stack[size - 2] = function(arguments)
+            except Exception:
+                return -1
     stack.pop()
     return work
+
+
+@cython.cfunc
+def _is_view(arguments: tuple[Any, ...], storage: Any) -> cython.bint:
+    """Whether they are a storage with an element type, an offset, a shape, strides, and two more."""
+    if len(arguments) != 6 or type(arguments[0]) is not storage or arguments[0][1] is None:
+        return False
+    if type(arguments[2]) is not tuple or type(arguments[3]) is not tuple or len(arguments[2]) != len(arguments[3]):
+        return False
+    return _are_natural(arguments[1:2]) and _are_natural(arguments[2]) and _are_natural(arguments[3])
+
+
+@cython.cfunc
+def _are_natural(numbers: tuple[Any, ...]) -> cython.bint:
+    """Whether all are integers from 0 to 2**63 - 1."""
+    for number in numbers:
+        if type(number) is not int or not 0 <= number <= _MOST:
+            return False
+    return True
 
 
 @cython.cfunc

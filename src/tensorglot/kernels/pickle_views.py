@@ -17,30 +17,35 @@ _MOST = cython.declare(cython.longlong, 1 << 56)
 
 
 def view_rows(
-    views: list[Any],
+    tensors: list[Any],
+    view_type: Any,
     spans: dict[str, Any],
     known: dict[str, tuple[int, int]],
     max_rank: cython.Py_ssize_t,
     columns: tuple[list[Any], ...],
     strided: list[int],
 ) -> None:
-    """Appends a row for each view to the columns: the view, code and bytes of an element, number of elements, begin,
-    end, and the CRC of its storage if the view is all of that, else None.
+    """Appends a row for each view among tensors to the columns: its position, code and bytes of an element, number of
+    elements, begin, end, and the CRC of its storage if the view is all of that, else None.
 
     A view is (storage, element type, offset, shape, strides), a storage (key, element type or
     None for bytes, …, first element); `spans` has (begin, end, CRC) of each key, and `known`
     (code, bytes) of the names of element types. Rows whose elements are not in C order are
     added to `strided`.
     """
-    held, codes, widths, counts, begins, ends, checksums = columns
-    rows: cython.Py_ssize_t = len(held)
+    positions, codes, widths, counts, begins, ends, checksums = columns
+    at: cython.Py_ssize_t = -1
+    rows: cython.Py_ssize_t = len(positions)
     width: cython.longlong
     begin: cython.longlong
     end: cython.longlong
     whole: cython.longlong
     extent: cython.longlong
     count: cython.longlong
-    for view in views:
+    for view in tensors:
+        at += 1
+        if type(view) is not view_type:
+            continue
         storage, kind, offset, shape, strides = view
         code, width = known[kind.name]
         span: Any = spans[storage[0]]
@@ -59,7 +64,7 @@ def view_rows(
             if count > 0 and not _in_order(shape, strides):
                 strided.append(rows)
             begin = min(begin, end)
-            held.append(view)
+            positions.append(at)
             codes.append(code)
             widths.append(width)
             counts.append(count)

@@ -153,7 +153,12 @@ def _require(valid: bool, message: str, rule: str) -> None:
 
 
 def _require_arguments(valid: bool, what: str, rule: str) -> None:
-    _require(valid, f"invalid arguments of {what}", f"{rule}.arguments")
+    if not valid:
+        raise _invalid_arguments(what, rule)
+
+
+def _invalid_arguments(what: str, rule: str) -> FormatError:
+    return FormatError(f"invalid arguments of {what}", rule=f"pt.{rule}.arguments")
 
 
 def _natural(value: Any) -> bool:
@@ -161,9 +166,8 @@ def _natural(value: Any) -> bool:
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
-    valid = type(value) is tuple and (not value or all(map(_natural, value)))
-    if not valid:
-        _require(False, "shape and strides must be tuples of non-negative integers", "tensor.shape")
+    if type(value) is not tuple or (value and not all(map(_natural, value))):
+        raise FormatError("shape and strides must be tuples of non-negative integers", rule="pt.tensor.shape")
     sizes: tuple[int, ...] = value
     return sizes
 
@@ -185,14 +189,16 @@ def storage(pid: Any) -> Storage:
 
 
 def _rebuild_tensor(arguments: tuple[Any, ...]) -> View:
-    valid = len(arguments) >= 4 and isinstance(arguments[0], Storage) and arguments[0].dtype is not None
-    _require_arguments(valid, "a tensor", "tensor")
-    return _view(arguments[0], arguments[0].dtype, *arguments[1:4])
+    held = arguments[0] if len(arguments) >= 4 else None
+    if type(held) is not Storage or held.dtype is None:
+        raise _invalid_arguments("a tensor", "tensor")
+    return _view(held, held.dtype, arguments[1], arguments[2], arguments[3])
 
 
 def _rebuild_tensor_v2(arguments: tuple[Any, ...]) -> View:
-    _require_arguments(len(arguments) in (6, 7), "a tensor", "tensor")
-    _refuse_flags(arguments[6:])
+    if len(arguments) != 6:
+        _require_arguments(len(arguments) == 7, "a tensor", "tensor")
+        _refuse_flags(arguments[6:])
     return _rebuild_tensor(arguments)
 
 
@@ -214,8 +220,8 @@ def _refuse_flags(metadata: tuple[Any, ...]) -> None:
 
 
 def _view(held: Storage, dtype: ElementType, offset: Any, shape: Any, strides: Any) -> View:
-    valid = _natural(offset) and len(_sizes(shape)) == len(_sizes(strides))
-    _require_arguments(valid, "a tensor", "tensor")
+    if not _natural(offset) or len(_sizes(shape)) != len(_sizes(strides)):
+        raise _invalid_arguments("a tensor", "tensor")
     return View(held, dtype, offset, shape, strides)
 
 

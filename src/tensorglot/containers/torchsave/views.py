@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,14 @@ _KNOWN = {
 """By the name of an element type: the code of ours, and the bytes of an element."""
 
 
-def views_index(views: list[View], saved: Saved, limits: Limits) -> tuple[Index, list[View], list[int]]:
-    """The index of views, without names; the view of each row, and by how many bytes the row exceeds its bytes in the
-    file. There is no row for a view that breaks a rule, or is so large that numbers of 64 bits do not tell."""
+def views_index(tensors: Sequence[Any], saved: Saved, limits: Limits) -> tuple[Index, list[int], list[int]]:
+    """The index of the views among tensors, without names; the position of each row's view, and by how many bytes the
+    row exceeds its bytes in the file. There is no row for a view that breaks a rule, or is as large as that."""
     columns: tuple[list[Any], ...] = tuple([] for _ in range(7))
     strided: list[int] = []
-    view_rows(views, saved.storages, _KNOWN, limits.rank, columns, strided)
-    held, codes, widths, counts, begins, ends, crcs = columns
+    view_rows(tensors, View, saved.storages, _KNOWN, limits.rank, columns, strided)
+    positions, codes, widths, counts, begins, ends, crcs = columns
+    held: list[View] = [tensors[at] for at in positions]
     dims, offsets = shape_columns([view.shape for view in held])
     dtypes = np.array(codes, np.uint8)
     firsts, lasts = np.array(begins, np.int64), np.array(ends, np.int64)
@@ -64,4 +66,4 @@ def views_index(views: list[View], saved: Saved, limits: Limits) -> tuple[Index,
         big_endian=frozenset(at for at, width in enumerate(widths) if width > 1) if saved.big_endian else frozenset(),
         unknown_dtypes=unknown,
     )
-    return index, held, np.maximum(sizes - (lasts - firsts), 0).tolist()
+    return index, positions, np.maximum(sizes - (lasts - firsts), 0).tolist()
