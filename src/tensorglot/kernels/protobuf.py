@@ -21,7 +21,8 @@ _MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
 _TENSOR = cython.declare(cython.ulonglong, 5)
 _SPARSE_TENSOR = cython.declare(cython.ulonglong, 15)
 _COUNT_END = cython.declare(cython.ulonglong, 1 << 60)
-_TYPES = cython.declare(cython.ulonglong, 256)
+_TOGETHER = cython.declare(cython.Py_ssize_t, 1024)
+"""Fields that are found at a time, so that a caller who stops early has not waited for all."""
 
 
 def scan_fields(
@@ -30,13 +31,18 @@ def scan_fields(
     at: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     left: cython.Py_ssize_t,
+    wanted: cython.ulonglong,
+    pair: cython.ulonglong,
     make: Any,
     found: list[Any],
+    pairs: dict[str, str],
 ) -> tuple[int, int]:
     """Scans fields from `at` up to `end`; returns where it stopped, and how many of `left` bytes may still be read.
 
-    `data` are the bytes of the file from `base` on. `make` is called with number, kind, value
-    of a varint, begin and end of each field, and the result appended to `found`.
+    `data` are the bytes of the file from `base` on. Fields whose numbers are bits of `wanted`
+    are appended to `found`, as tuples of the type `make`: number, kind, value of a varint, begin
+    and end. A field of the number `pair` that is a key and its value is added to `pairs` instead,
+    unless the key is there.
     """
     raw: cython.p_const_uchar = data
     size: cython.Py_ssize_t = len(data)
@@ -47,6 +53,7 @@ def scan_fields(
     contents_end: cython.Py_ssize_t
     key: cython.ulonglong
     value: cython.ulonglong
+    one: Any
     # Invariant: `found` has the fields before `position`; a byte is read only below `size`.
     while position < limit and position < size:
         after = _end(raw, position, limit, size)
@@ -60,11 +67,20 @@ def scan_fields(
         contents_end = _contents_end(key, value, first, limit)
         if contents_end < 0 or first - position > left:
             break
+        if key == (pair << 3 | _BYTES) and contents_end <= size and contents_end - position <= left:
+            if _add_pair(data, first, contents_end, pairs):
+                left -= contents_end - position
+                position = contents_end
+                continue
+        if key >> 3 < 64 and wanted >> (key >> 3) & 1:
+            if len(found) == _TOGETHER:
+                break
+            if key & 7 == _VARINT:
+                one = key >> 3, key & 7, value, base + after, base + first
+            else:
+                one = key >> 3, key & 7, 0, base + first, base + contents_end
+            found.append(tuple.__new__(make, one))
         left -= first - position
-        if key & 7 == _VARINT:
-            found.append(make(key >> 3, key & 7, value, base + after, base + first))
-        else:
-            found.append(make(key >> 3, key & 7, 0, base + first, base + contents_end))
         position = contents_end
     return base + position, left
 
@@ -78,13 +94,15 @@ def scan_tensors(
     most: cython.Py_ssize_t,
     max_rank: cython.Py_ssize_t,
     columns: Any,
+    external: dict[int, dict[str, str]],
 ) -> tuple[int, int]:
     """Scans fields from `at` up to `end`; returns where it stopped, and how many of `left` bytes may still be read.
 
     `data` are the bytes of the file from `base` on. Tensors are added to the columns until
     there are `most`: where the message begins, its name, type, rank and number of elements,
     the field of its values (0 for none), their begin and their end; and to the last column
-    all dimensions.
+    all dimensions. `external` has where the values are of a tensor that says that they are
+    elsewhere, by its position.
     """
     raw: cython.p_const_uchar = data
     size: cython.Py_ssize_t = len(data)
@@ -114,7 +132,7 @@ def scan_tensors(
         if key >> 3 == _TENSOR:
             if key & 7 != _BYTES or len(columns[0]) >= most:
                 break
-            inside = _add_tensor(data, base, first, contents_end, left - spent, max_rank, columns)
+            inside = _add_tensor(data, base, first, contents_end, left - spent, max_rank, columns, external)
             if inside < 0:
                 break
             spent += inside
@@ -132,6 +150,7 @@ def _add_tensor(
     left: cython.Py_ssize_t,
     max_rank: cython.Py_ssize_t,
     columns: Any,
+    external: dict[int, dict[str, str]],
 ) -> cython.Py_ssize_t:
     """Adds the tensor of a message to the columns; returns how many of `left` bytes were read.
 
@@ -145,11 +164,14 @@ def _add_tensor(
     spent: cython.Py_ssize_t = 0
     key: cython.ulonglong
     value: cython.ulonglong
+    at: cython.Py_ssize_t
     rank: cython.Py_ssize_t = 0
     name: Any = None
     type: cython.ulonglong = 0
     typed: cython.bint = False
     located: cython.bint = False
+    elsewhere: cython.bint = False
+    entries: dict[str, str] = {}
     empty: cython.bint = False
     whole: cython.ulonglong = 1
     field: cython.ulonglong = 0
@@ -170,15 +192,26 @@ def _add_tensor(
         position = _contents_end(key, value, first, end)
         if position < 0:
             return -1
-        if key == 1 << 3:  # dims
-            rank += 1
-            whole = _product(whole, value)
-            if rank > max_rank or whole == 0:
+        if key == 1 << 3 or key == (1 << 3 | _BYTES):  # dims, one or packed
+            at = after if key == 1 << 3 else first
+            if position > size:
                 return -1
-            empty = empty or value == 0
-            sizes.append(value)
+            if key != 1 << 3:
+                spent += position - first
+            while at < position:
+                first = _end(raw, at, position, size)
+                if first < 0:
+                    return -1
+                value = _value(raw, at, first)
+                at = first
+                rank += 1
+                whole = _product(whole, value)
+                if rank > max_rank or whole == 0:
+                    return -1
+                empty = empty or value == 0
+                sizes.append(value)
         elif key == 2 << 3:  # data_type
-            if typed or value >= _TYPES:
+            if typed:
                 return -1
             type = value
             typed = True
@@ -191,9 +224,21 @@ def _add_tensor(
             except UnicodeDecodeError:
                 return -1
         elif key == 14 << 3:  # data_location
-            if located or value != 0:
+            if located or value > 1:
                 return -1
             located = True
+            elsewhere = value == 1
+        elif key == (13 << 3 | _BYTES):  # external_data
+            spent += position - first
+            if position > size or not _add_pair(data, first, position, entries):
+                return -1
+        elif key == (6 << 3 | _BYTES):  # string_data
+            if field != 0 and field != 6:
+                return -1
+            if field == 0:
+                field = 6
+                values = first
+            values_end = position
         elif _is_data(key):
             if field != 0:
                 return -1
@@ -202,8 +247,10 @@ def _add_tensor(
             values_end = position
         elif key >> 3 <= 14 and key >> 3 != 12:  # a field that tensors have, in another form
             return -1
-    if spent > left:
+    if spent > left or (elsewhere and field != 0):
         return -1
+    if elsewhere:
+        external[len(columns[0])] = entries
     begins, names, types, ranks, counts, fields, firsts, ends, dims = columns
     begins.append(base + begin)
     names.append("" if name is None else name)
@@ -217,34 +264,48 @@ def _add_tensor(
     return spent
 
 
-def text_pair(data: bytes) -> tuple[str, str] | None:
-    """The texts of the fields 1 and 2 of a message, "" for one that it lacks; None if it has anything else."""
+@cython.cfunc
+def _add_pair(
+    data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, pairs: dict[str, str]
+) -> cython.bint:
+    """Adds the texts of the fields 1 and 2 of a message, key and value, "" for one that it lacks.
+
+    False, and nothing is added, if the key is there or the message breaks a rule. `end` is at most the size of `data`.
+    """
     raw: cython.p_const_uchar = data
-    size: cython.Py_ssize_t = len(data)
-    position: cython.Py_ssize_t = 0
+    position: cython.Py_ssize_t = begin
     after: cython.Py_ssize_t
     first: cython.Py_ssize_t
     key: cython.ulonglong
-    value: cython.ulonglong
-    texts: list[Any] = [None, None]
-    # Invariant: the fields before `position` are done; a byte is read only below `size`.
-    while position < size:
-        after = _end(raw, position, size, size)
+    text: Any = None
+    value: Any = None
+    # Invariant: the fields before `position` are done; a byte is read only below `end`.
+    while position < end:
+        after = _end(raw, position, end, end)
         if after < 0:
-            return None
+            return False
         key = _value(raw, position, after)
-        first = _end(raw, after, size, size)
-        if (key != (1 << 3 | _BYTES) and key != (2 << 3 | _BYTES)) or first < 0:
-            return None
-        value = _value(raw, after, first)
-        position = _contents_end(key, value, first, size)
-        if position < 0 or texts[(key >> 3) - 1] is not None:
-            return None
-        try:
-            texts[(key >> 3) - 1] = data[first:position].decode("utf-8")
-        except UnicodeDecodeError:
-            return None
-    return texts[0] or "", texts[1] or ""
+        first = _number_end(raw, key, after, end, end)
+        if first < 0:
+            return False
+        position = _contents_end(key, _value(raw, after, first), first, end)
+        if position < 0:
+            return False
+        if key >> 3 == 1 or key >> 3 == 2:
+            if key & 7 != _BYTES or (text if key >> 3 == 1 else value) is not None:
+                return False
+            try:
+                if key >> 3 == 1:
+                    text = data[first:position].decode("utf-8")
+                else:
+                    value = data[first:position].decode("utf-8")
+            except UnicodeDecodeError:
+                return False
+    text = "" if text is None else text
+    if text in pairs:
+        return False
+    pairs[text] = "" if value is None else value
+    return True
 
 
 @cython.cfunc

@@ -6,11 +6,12 @@ take the last one, or merge both.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensorglot.errors import FormatError, LimitError, UnsupportedError
-from tensorglot.kernels.protobuf import scan_tensors, text_pair
+from tensorglot.kernels.protobuf import scan_tensors
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
 from tensorglot.wire.protobuf import BYTES, VARINT, Field, Reader, signed
@@ -30,8 +31,11 @@ DATA_FIELDS = {4: "float_data", 5: "int32_data", 6: "string_data", 7: "int64_dat
 """Fields of a tensor that have its values."""
 _PROPERTIES = {1: "ir_version", 2: "producer_name", 3: "producer_version", 4: "domain", 5: "model_version",
                6: "doc_string"}  # fmt: skip
-_USUAL_NBYTES = 4096
-"""A key and its value that are read at once."""
+_GRAPH, _OPSET, _PROPERTY = 7, 8, 14
+_WANTED = sum(1 << number for number in (*_PROPERTIES, _GRAPH, _OPSET, _PROPERTY))
+_OF_TENSORS = sum(1 << number for number in (1, 2, 3, 8, 13, 14, *DATA_FIELDS))
+_MAX_OPSETS = 1000
+"""Operator sets of a model: there is one for each domain, and the largest models have a dozen."""
 
 
 @dataclass(slots=True)
@@ -76,6 +80,8 @@ class Initializers:
     begins: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     dims: list[int] = field(default_factory=list)
+    external: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Where the values are of tensors whose values are in other files, by position."""
     unusual: dict[int, Initializer] = field(default_factory=dict)
     """Tensors that columns cannot describe, by position; the columns have only their names and shapes."""
 
@@ -97,6 +103,7 @@ class Initializers:
             DATA_FIELDS.get(self.fields[position], ""),
             self.begins[position],
             self.ends[position],
+            self.external.get(position),
         )
 
     def columns(self) -> tuple[list[Any], ...]:
@@ -129,35 +136,40 @@ class _Once:
 def read_model(source: Source, limits: Limits) -> Model:
     reader = Reader(source.read_bytes, source.size, limits.header_or(), "onnx")
     metadata: dict[str, Any] = {}
+    properties: dict[str, str] = {}
     graph: Field | None = None
-    opsets: dict[bytes, tuple[str, int]] = {}
+    opsets = 0
     once = _Once()
-    for found in reader.fields(0, source.size):
-        if found.number in _PROPERTIES or found.number == 7:
+    for found in reader.fields(0, source.size, _WANTED, _PROPERTY, properties):
+        if found.number in _PROPERTIES or found.number == _GRAPH:
             once.check(found.number, found.begin)
         if found.number in _PROPERTIES:
             number = found.number in (1, 5)
             _require(found, VARINT if number else BYTES)
             metadata[f"onnx.{_PROPERTIES[found.number]}"] = str(signed(found.value)) if number else reader.text(found)
-        elif found.number == 7:
+        elif found.number == _GRAPH:
             _require(found, BYTES)
             graph = found
-        elif found.number == 8:
+        elif found.number == _OPSET:
             _require(found, BYTES)
-            content = reader.take(found)
-            if content not in opsets:
-                opsets[content] = _opset(reader, found)
-            domain, version = opsets[content]
+            opsets += 1
+            if opsets > _MAX_OPSETS:
+                raise LimitError(
+                    f"more than {_MAX_OPSETS} operator sets", rule="onnx.limit.opsets", offset=found.begin
+                )
+            domain, version = _opset(reader, found)
             metadata[f"onnx.opset.{domain or 'ai.onnx'}"] = str(version)
-        elif found.number == 14:
+        else:
             key, value = _entry(reader, found)
-            if key in metadata:
+            if key in properties:
                 raise FormatError("duplicate metadata key", rule="onnx.metadata.duplicate", offset=found.begin)
-            metadata[key] = value
+            properties[key] = value
     if graph is None:
         raise FormatError("not an ONNX model: it has no graph", rule="onnx.graph", offset=0)
+    if not metadata.keys().isdisjoint(properties):
+        raise FormatError("duplicate metadata key", rule="onnx.metadata.duplicate", offset=0)
     tensors, sparse = _graph(reader, graph, limits)
-    return Model(metadata, tensors, sparse)
+    return Model(metadata | properties, tensors, sparse)
 
 
 def _graph(reader: Reader, graph: Field, limits: Limits) -> tuple[Initializers, list[SparseInitializer]]:
@@ -166,8 +178,9 @@ def _graph(reader: Reader, graph: Field, limits: Limits) -> tuple[Initializers, 
     while position < graph.end:
         window, begin = reader.window(position)
         position, reader.left = scan_tensors(
-            window, begin, position, graph.end, reader.left, most - len(sparse), limits.rank, tensors.columns()
-        )
+            window, begin, position, graph.end, reader.left, most - len(sparse), limits.rank,
+            tensors.columns(), tensors.external,
+        )  # fmt: skip
         if position >= min(begin + len(window), graph.end):
             continue
         found = reader.field(position, graph.end)
@@ -224,11 +237,6 @@ def _opset(reader: Reader, message: Field) -> tuple[str, int]:
 def _entry(reader: Reader, message: Field) -> tuple[str, str]:
     """A key and its value."""
     _require(message, BYTES)
-    if message.end - message.begin <= min(_USUAL_NBYTES, reader.left):
-        pair = text_pair(reader.take(message))
-        if pair is not None:
-            return pair
-        reader.left += message.end - message.begin  # below, each field is charged as it is read
     texts = {1: "", 2: ""}
     once = _Once()
     for found in reader.fields(message.begin, message.end):
@@ -244,13 +252,14 @@ def _tensor(reader: Reader, message: Field, max_rank: int) -> Initializer:
     location = 0
     once = _Once()
     entries: dict[str, str] = {}
-    for found in reader.fields(message.begin, message.end):
+    for found in reader.fields(message.begin, message.end, _OF_TENSORS, 13, entries):
         if found.number == 1:
             tensor.shape += _dims(reader, found, len(tensor.shape), max_rank)
         elif found.number == 13:
             key, value = _entry(reader, found)
-            if entries.setdefault(key, value) is not value:
+            if key in entries:
                 raise FormatError("duplicate key", rule="onnx.external.duplicate", offset=found.begin)
+            entries[key] = value
         elif found.number in DATA_FIELDS:
             _add_data(tensor, found)
         elif found.number in (2, 8, 14):
@@ -272,6 +281,7 @@ def _tensor(reader: Reader, message: Field, max_rank: int) -> Initializer:
         if tensor.data:
             raise FormatError("values both inline and external", rule="onnx.data.twice", offset=message.begin)
         tensor.external = entries
+    _check_count(tensor)
     return tensor
 
 
@@ -288,9 +298,16 @@ def _dims(reader: Reader, found: Field, have: int, max_rank: int) -> list[int]:
     return sizes
 
 
+def _check_count(tensor: Initializer) -> None:
+    if math.prod(size for size in tensor.shape if size) >= 1 << 60:
+        raise FormatError("the tensor would have 2**60 elements or more", rule="onnx.shape", offset=tensor.at)
+
+
 def _add_data(tensor: Initializer, found: Field) -> None:
     name = DATA_FIELDS[found.number]
-    if name != "string_data":
+    if name == "string_data":
+        _require(found, BYTES)
+    else:
         if tensor.data == name:
             raise UnsupportedError(
                 f"{name} in several pieces is not supported", rule="onnx.data.pieces", offset=found.begin

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tensorglot.arrays import prefix_sums
-from tensorglot.containers.onnx.external import ExternalFile, external_span
+from tensorglot.containers.onnx.external import ExternalFile, check_location, external_offset
 from tensorglot.containers.onnx.messages import DATA_FIELDS, DTYPES, Initializer, Initializers, Model, SparseInitializer
 from tensorglot.containers.onnx.varints import Varints
 from tensorglot.containers.table import ReadOptions
@@ -34,17 +34,19 @@ _VARINTS = {
     "uint64_data": frozenset({"uint32", "uint64"}),
 }
 """Fields of varints, and the types that they may have."""
-_TYPES = 256
-"""Numbers of element types that columns may have; and below, by such a number: code, bits."""
+_TYPES = max(DTYPES) + 2
+"""Numbers of element types, the last for all that are unknown; and below, by such a number: code, bits."""
 _CODES = np.full(_TYPES, UNKNOWN, np.uint8)
 _BITS = np.zeros(_TYPES, np.int64)
 _RAW = np.zeros((max(DATA_FIELDS) + 1, _TYPES), np.bool_)
-"""By the field that has the values, and the type: whether they are stored as in memory."""
+"""By the field that has the values, and the type: whether they are stored as in memory, and whether as varints."""
+_AS_VARINTS = np.zeros_like(_RAW)
 for _number, _name in DTYPES.items():
     if _name:
         _CODES[_number], _BITS[_number] = BY_NAME[_name].code, BY_NAME[_name].bits
         for _field, _data in {0: "", **DATA_FIELDS}.items():
             _RAW[_field, _number] = _data in ("", "raw_data") or _name in _FIXED.get(_data, ())
+            _AS_VARINTS[_field, _number] = _name in _VARINTS.get(_data, ())
 _COUNT_END = 1 << 55
 
 
@@ -55,7 +57,7 @@ class Rows:
         self._source = source
         self._options = options
         self._files: dict[str, ExternalFile] = {}
-        self._codecs: dict[tuple[str, str, int], tuple[Codec, int]] = {}
+        self._codecs: dict[tuple[int, int], tuple[Codec, int]] = {}
         self._layouts: dict[tuple[int, tuple[int, ...]], Layout] = {}
 
     def index(self, model: Model) -> Index:
@@ -69,18 +71,32 @@ class Rows:
         return Index.concat([index, builder.index("onnx@1")], format="onnx@1", metadata=model.metadata)
 
     def _dense_index(self, found: Initializers, metadata: Mapping[str, Any]) -> Index:
-        types, fields, counts = (np.array(c, np.int64) for c in (found.types, found.fields, found.counts))
+        types = np.minimum(np.array(found.types, np.uint64), _TYPES - 1).astype(np.int64)
+        fields, counts = np.array(found.fields, np.int64), np.array(found.counts, np.int64)
         begins, ends = np.array(found.begins, np.int64), np.array(found.ends, np.int64)
         offsets = prefix_sums(np.array(found.ranks, np.int64))
         codes = _CODES[types]
         small = counts < _COUNT_END  # the number of bits does not overflow
         nbytes = (np.where(small, counts, 0) * _BITS[types] + 7) // 8
-        plain = (_RAW[fields, types] & small & (nbytes == ends - begins)) | (codes == UNKNOWN)
-        plain[list(found.unusual)] = False
         unknown = {at: _unknown(found.types[at]) for at in np.flatnonzero(codes == UNKNOWN).tolist()}
         sources: dict[int, Source] = {}
         codecs: dict[int, Codec] = {}
         sizes: dict[int, int] = {}
+        plain = (_RAW[fields, types] & small & (nbytes == ends - begins)) | (codes == UNKNOWN)
+        plain[list(found.external)] = True
+        plain[list(found.unusual)] = False
+        for at in np.flatnonzero(~plain & _AS_VARINTS[fields, types] & small).tolist():
+            codec, stored = self._codec(found.types[at], found.counts[at])
+            if stored <= found.ends[at] - found.begins[at] <= 10 * stored:
+                plain[at] = True
+                codecs[at], sizes[at] = codec, int(nbytes[at])
+        for at, entries in found.external.items():
+            if at not in unknown:
+                with add_tensor_to_errors(found.names[at]):
+                    size = int(nbytes[at]) if small[at] else BY_NAME[DTYPES[found.types[at]]].nbytes(found.counts[at])
+                    sources[at] = self._file(entries, found.at[at])
+                    begins[at] = external_offset(entries, size, found.at[at])
+                    ends[at] = begins[at] + size
         for at in np.flatnonzero(~plain).tolist():
             with add_tensor_to_errors(found.names[at]):
                 row = self._row(found.unusual.get(at) or found.describe(at, int(offsets[at])))
@@ -111,39 +127,45 @@ class Rows:
     def _row(self, tensor: Initializer) -> Row:
         shape = tuple(tensor.shape)
         count = math.prod(shape)
-        if count >= 1 << 60 or (count == 0 and math.prod(size for size in shape if size) >= 1 << 60):
-            raise FormatError("the tensor would have 2**60 elements or more", rule="onnx.shape", offset=tensor.at)
         name = DTYPES.get(tensor.type)
         if not name:
             return Row(dtype=_unknown(tensor.type), shape=shape, begin=tensor.begin, end=tensor.end)
         dtype = BY_NAME[name]
         nbytes = dtype.nbytes(count)
         if tensor.external is not None:
-            file, begin = external_span(tensor.external, nbytes, tensor.at)
-            if file not in self._files:
-                self._files[file] = ExternalFile(file, self._options)
-            return Row(dtype=dtype, shape=shape, begin=begin, end=begin + nbytes, source=self._files[file])
+            file, begin = self._file(tensor.external, tensor.at), external_offset(tensor.external, nbytes, tensor.at)
+            return Row(dtype=dtype, shape=shape, begin=begin, end=begin + nbytes, source=file)
         row = Row(dtype=dtype, shape=shape, begin=tensor.begin, end=tensor.end)
         if tensor.data in ("raw_data", "") or name in _FIXED.get(tensor.data, ()):
             self._check_size(tensor, nbytes)
             return row
-        row.codec, row.nbytes = self._codec(tensor, dtype, count), nbytes
+        if name not in _VARINTS.get(tensor.data, ()):
+            raise FormatError(f"{tensor.data} cannot have {name}", rule="onnx.data.field", offset=tensor.begin)
+        row.nbytes = nbytes
+        row.codec, stored = self._codec(tensor.type, count)
+        if not stored <= tensor.end - tensor.begin <= 10 * stored:
+            raise FormatError(
+                f"{tensor.end - tensor.begin} bytes cannot be {stored} varints",
+                rule="onnx.data.size",
+                offset=tensor.begin,
+            )
         return row
 
-    def _codec(self, tensor: Initializer, dtype: DType, count: int) -> Codec:
-        """The codec of values that are varints; equal ones are one."""
-        key = tensor.data, dtype.name, count
-        if key not in self._codecs:
-            if dtype.name not in _VARINTS.get(tensor.data, ()):
-                raise FormatError(
-                    f"{tensor.data} cannot have {dtype.name}", rule="onnx.data.field", offset=tensor.begin
-                )
-            self._codecs[key] = _codec(dtype, count)
-        codec, stored = self._codecs[key]
-        nbytes = tensor.end - tensor.begin
-        if not stored <= nbytes <= 10 * stored:
-            raise FormatError(f"{nbytes} bytes cannot be {stored} varints", rule="onnx.data.size", offset=tensor.begin)
-        return codec
+    def _file(self, entries: dict[str, str], at: int) -> ExternalFile:
+        """The file of values; files of one location are one."""
+        location = entries.get("location", "")
+        if location not in self._files:
+            path = check_location(location, at)
+            if path not in self._files:
+                self._files[path] = ExternalFile(path, self._options)
+            self._files[location] = self._files[path]
+        return self._files[location]
+
+    def _codec(self, type: int, count: int) -> tuple[Codec, int]:
+        """The codec of values that are varints, and their number; equal ones are one."""
+        if (type, count) not in self._codecs:
+            self._codecs[type, count] = _codec(BY_NAME[DTYPES[type]], count)
+        return self._codecs[type, count]
 
     def _check_size(self, tensor: Initializer, nbytes: int) -> None:
         have = tensor.end - tensor.begin
