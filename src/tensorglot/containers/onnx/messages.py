@@ -16,7 +16,7 @@ from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
 from tensorglot.wire.protobuf import BYTES, VARINT, Field, Reader, signed
 
-__all__ = ["DATA_FIELDS", "DTYPES", "Initializer", "Initializers", "Model", "SparseInitializer", "read_model"]
+__all__ = ["DATA_FIELDS", "DTYPES", "Initializer", "Initializers", "Model", "SparseInitializers", "read_model"]
 
 DTYPES: dict[int, str] = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "", 9: "bool",
@@ -56,15 +56,6 @@ class Initializer:
 
 
 @dataclass(frozen=True, slots=True)
-class SparseInitializer:
-    """Values at coordinates; the name is that of the values."""
-
-    values: Initializer
-    indices: Initializer
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Initializers:
     """The descriptions of dense tensors, in columns."""
 
@@ -83,12 +74,12 @@ class Initializers:
     external: dict[int, dict[str, str]] = field(default_factory=dict)
     """Where the values are of tensors whose values are in other files, by position."""
     unusual: dict[int, Initializer] = field(default_factory=dict)
-    """Tensors that columns cannot describe, by position; the columns have only their names and shapes."""
+    """Tensors that columns cannot describe, by position; the columns have only their names, types and shapes."""
 
     def add(self, tensor: Initializer) -> None:
         """Adds an unusual one."""
         self.unusual[len(self.names)] = tensor
-        row = (tensor.at, tensor.name, 0, len(tensor.shape), 0, 0, 0, 0)
+        row = (tensor.at, tensor.name, tensor.type, len(tensor.shape), 0, 0, 0, 0)
         for column, entry in zip(self.columns(), row, strict=False):
             column.append(entry)
         self.dims.extend(tensor.shape)
@@ -113,10 +104,32 @@ class Initializers:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseInitializers:
+    """The descriptions of sparse tensors, in columns; the names are those of the values."""
+
+    values: Initializers = field(default_factory=Initializers)
+    indices: Initializers = field(default_factory=Initializers)
+    at: list[int] = field(default_factory=list)
+    """Offset of the message."""
+    ranks: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """Numbers of elements, zeros included."""
+    dims: list[int] = field(default_factory=list)
+    largest: list[int | None] = field(default_factory=list)
+    """The largest index, -1 if there is none, None if the indices have not been read."""
+
+    def columns(self) -> tuple[Any, ...]:
+        return (
+            self.values.columns(), self.values.external, self.indices.columns(), self.indices.external,
+            self.at, self.ranks, self.counts, self.dims, self.largest,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     metadata: dict[str, Any]
     tensors: Initializers
-    sparse: list[SparseInitializer]
+    sparse: SparseInitializers
 
 
 class _Once:
@@ -172,14 +185,14 @@ def read_model(source: Source, limits: Limits) -> Model:
     return Model(metadata | properties, tensors, sparse)
 
 
-def _graph(reader: Reader, graph: Field, limits: Limits) -> tuple[Initializers, list[SparseInitializer]]:
-    tensors, sparse, at_sparse = Initializers(), list[SparseInitializer](), list[int]()
+def _graph(reader: Reader, graph: Field, limits: Limits) -> tuple[Initializers, SparseInitializers]:
+    tensors, sparse = Initializers(), SparseInitializers()
     most, position = limits.tensors_or(), graph.begin
     while position < graph.end:
         window, begin = reader.window(position)
         position, reader.left = scan_tensors(
-            window, begin, position, graph.end, reader.left, most - len(sparse), limits.rank,
-            tensors.columns(), tensors.external,
+            window, begin, position, graph.end, reader.left, most, limits.rank, tensors.columns(), tensors.external,
+            sparse.columns(),
         )  # fmt: skip
         if position >= min(begin + len(window), graph.end):
             continue
@@ -188,14 +201,13 @@ def _graph(reader: Reader, graph: Field, limits: Limits) -> tuple[Initializers, 
         if found.number not in (5, 15):
             continue
         _require(found, BYTES)
-        if len(tensors.names) + len(sparse) >= most:
+        if len(tensors.at) + len(sparse.at) >= most:
             raise LimitError("more initializers than Limits.tensors", rule="onnx.limit.tensors", offset=found.begin)
         if found.number == 5:
             tensors.add(_tensor(reader, found, limits.rank))
         else:
-            sparse.append(_sparse(reader, found, limits.rank))
-            at_sparse.append(found.begin)
-    _check_names([*tensors.names, *(one.values.name for one in sparse)], [*tensors.at, *at_sparse], limits)
+            _add_sparse(reader, found, limits.rank, sparse)
+    _check_names([*tensors.names, *sparse.values.names], [*tensors.at, *sparse.at], limits)
     return tensors, sparse
 
 
@@ -320,7 +332,7 @@ def _add_data(tensor: Initializer, found: Field) -> None:
     tensor.data, tensor.begin, tensor.end = name, begin, found.end
 
 
-def _sparse(reader: Reader, message: Field, max_rank: int) -> SparseInitializer:
+def _add_sparse(reader: Reader, message: Field, max_rank: int, sparse: SparseInitializers) -> None:
     parts: dict[int, Initializer] = {}
     shape: list[int] = []
     for found in reader.fields(message.begin, message.end):
@@ -333,4 +345,12 @@ def _sparse(reader: Reader, message: Field, max_rank: int) -> SparseInitializer:
             shape += _dims(reader, found, len(shape), max_rank)
     if len(parts) < 2:
         raise FormatError("a sparse tensor needs values and indices", rule="onnx.sparse", offset=message.begin)
-    return SparseInitializer(parts[1], parts[2], tuple(shape))
+    if math.prod(size for size in shape if size) >= 1 << 63:
+        raise FormatError("a sparse tensor would have 2**63 elements or more", rule="onnx.sparse", offset=message.begin)
+    sparse.values.add(parts[1])
+    sparse.indices.add(parts[2])
+    sparse.at.append(message.begin)
+    sparse.ranks.append(len(shape))
+    sparse.counts.append(math.prod(shape))
+    sparse.dims.extend(shape)
+    sparse.largest.append(None)

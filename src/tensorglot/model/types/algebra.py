@@ -17,6 +17,7 @@ the bytes of `2 * 3 * int4` would depend on where a dimension ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from operator import attrgetter
 from typing import Literal, TypeVar
 
@@ -417,11 +418,16 @@ def leading(type: Type) -> tuple[tuple[int, ...], Type]:
 
 def dense(dtype: DType, shape: tuple[int, ...]) -> Type:
     """The type of a block of elements: `3 * 4 * float32`."""
-    part = _COMPLEX_ROWS.get(dtype.name)
-    type: Type = Scalar(dtype) if part is None else Complex(Scalar(BY_NAME[part]))
+    type = _element(dtype)
     for size in reversed(shape):
         type = Fixed(size, type)
     return type
+
+
+@cache
+def _element(dtype: DType) -> Type:
+    part = _COMPLEX_ROWS.get(dtype.name)
+    return Scalar(dtype) if part is None else Complex(Scalar(BY_NAME[part]))
 
 
 def dense_parts(type: Type) -> tuple[DType, tuple[int, ...]] | None:
