@@ -213,17 +213,21 @@ class Packs:
         return self._attempt(lambda: self._read(digest), lambda: Salvage(self).read(CID(digest, codec)))
 
     def read_many(self, digests: Sequence[bytes], codec: int = RAW) -> list[bytes]:
-        """Many blocks, each compared with its digest. Small ones are found and decoded together."""
-        found: list[bytes | None] = [None] * len(digests)
-        for group in self.table.by_record(digests):
+        """Many blocks, each compared with its digest, and read once. Small ones are found and decoded together."""
+        each = list(dict.fromkeys(digests))
+        found: dict[bytes, bytes] = {}
+        for group in self.table.by_record(each):
             if group.first.record.grouped:
                 with contextlib.suppress(*READ_ERRORS):  # gone or damaged: each is looked up again below
                     data = self._group(group.first)
                     for at, begin, nbytes in zip(group.positions, group.begins, group.sizes, strict=True):
                         part = data[begin : begin + nbytes]
-                        _compare(digests[at], part)
-                        found[at] = part
-        return [self.read(digest, codec) if part is None else part for digest, part in zip(digests, found, strict=True)]
+                        _compare(each[at], part)
+                        found[each[at]] = part
+        for digest in each:
+            if digest not in found:
+                found[digest] = self.read(digest, codec)
+        return [found[digest] for digest in digests]
 
     def read_into(self, digest: bytes, out: memoryview) -> None:
         """A block of `len(out)` bytes, compared with its digest."""
