@@ -23,6 +23,7 @@ import zstandard
 
 import tensorglot as tg
 import test_onnx
+import ztensor_builder as zt
 from bson_samples import EVERY_KIND, binary, document, element
 from dynd_random import mutant, random_bytes, random_type
 from fuzzing import bintensors, bson, foreign
@@ -33,6 +34,7 @@ from tensorglot.containers import safetensors as safetensors_container
 from tensorglot.dynd.codec import decode, encode, growable
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.store import encoder, encodings
+from tensorglot.wire.protobuf import Field
 from test_safetensors import ACCEPTED, REFUSED
 
 FOLDER = Path(tg.__file__).parent / "kernels"
@@ -90,8 +92,8 @@ def outcome(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> An
         return result, None
     if function == "pack":
         return result, bytes(arguments[-1][: max(0, result)])
-    # The other columns of `patch` are its own, and the function of `scan_fields` is another one each time.
-    return plain(result), plain(arguments[-1:] if function in ("patch", "scan_fields") else arguments)
+    # The other columns of `patch` are its own.
+    return plain(result), plain(arguments[-1:] if function == "patch" else arguments)
 
 
 # Arguments
@@ -462,7 +464,10 @@ def pickle_values_calls() -> Iterator[Call]:
         for depth in (0, 2, 64):
             letters = rng.choice([5, 60, 1 << 40])
             yield "least_nbytes", lambda value=value, depth=depth, most=letters: (value, Pairs, depth, most)
-            yield "leaves", lambda v=value[0], depth=depth, letters=letters: (v, Pairs, Kind, letters, depth, {}, {}, [])
+            yield (
+                "leaves",
+                lambda v=value[0], depth=depth, letters=letters: (v, Pairs, Kind, letters, depth, {}, {}, []),
+            )
 
 
 def pickle_views_calls() -> Iterator[Call]:
@@ -500,19 +505,62 @@ def protobuf_calls() -> Iterator[Call]:
         base, left, rank = rng.choice([0, 1000]), rng.choice([3, 40, 1 << 40]), rng.choice([1, 64])
         end = base + rng.choice([len(data), len(data) // 2, len(data) + 9, 1 << 50])
         common = (data, base, base, end, left)
-        yield "scan_fields", lambda common=common: (*common, lambda *parts: parts, [])
-        yield "scan_tensors", lambda common=common, rank=rank: (*common, 5, rank, tuple([] for _ in range(9)))
+        wanted = rng.choice([0, 1 << 5 | 1 << 7, (1 << 64) - 1])
+        yield "scan_fields", lambda common=common, wanted=wanted: (*common, wanted, 14, Field, [], {})
+        yield "scan_tensors", lambda common=common, rank=rank: (*common, 5, rank, columns(), {}, sparse_columns())
     pair = test_onnx.field(1, b"key") + test_onnx.field(2, "värde".encode())
     turned = test_onnx.field(2, b"") + test_onnx.field(1, b"k")
     ends = [bytes([0x80]), b"\x0a\x80", b"\x0a\x09a", b"\x12\x01\xff", b"\x18\0", b"\x80" * 11]
     for message in (b"", pair, turned, pair + pair, *(first + end for first in (b"", pair[:5]) for end in ends)):
-        yield "text_pair", lambda message=message: (message,)
+        data = test_onnx.field(14, message) + test_onnx.field(14, pair) + test_onnx.field(3, 1)
+        arguments = (data, 0, 0, len(data), 1 << 20, 1 << 3 | 1 << 14, 14, Field)
+        yield "scan_fields", lambda arguments=arguments: (*arguments, [], {})
+    parts = [
+        test_onnx.tensor("v", 1, (2,), raw=bytes(8)),
+        test_onnx.tensor("", 7, (2,), raw=bytes(8) + b"\3" + bytes(7)),
+        test_onnx.tensor("", 7, (2, 1), int64=b"\1\x83\1"),
+        test_onnx.tensor("e", 7, (2,), location=1) + test_onnx.entry("location", "file"),
+        test_onnx.field(8, b"p") + test_onnx.field(1, b"\2\3") + test_onnx.field(2, 300),
+        test_onnx.field(8, b"t") + test_onnx.field(2, 8) + test_onnx.field(6, b"a") * 2,
+        test_onnx.tensor("", 7, (0,), raw=b""),
+    ]
+    for _ in range(1500):
+        fields = [test_onnx.field(rng.choice([1, 1, 2, 2, 3]), rng.choice(parts)) for _ in range(rng.randrange(1, 4))]
+        fields += [rng.choice([test_onnx.field(3, 4), test_onnx.field(3, b"\2\3"), b""])]
+        graph = bytearray()
+        for _ in range(rng.randrange(1, 4)):
+            graph += test_onnx.field(15, b"".join(fields)) + test_onnx.field(5, rng.choice(parts))
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            graph[rng.randrange(len(graph))] = rng.randrange(256)
+        common = (bytes(graph), 7, 7, 7 + len(graph), rng.choice([50, 1 << 20]), rng.choice([2, 99]), 2)
+        yield "scan_tensors", lambda common=common: (*common, columns(), {}, sparse_columns())
+
+
+def columns() -> tuple[list[Any], ...]:
+    return tuple([] for _ in range(9))
+
+
+def sparse_columns() -> tuple[Any, ...]:
+    return columns(), {}, columns(), {}, [], [], [], [], []
+
+
+def cbor_scan_calls() -> Iterator[Call]:
+    rng = random.Random(23)
+    values = [0, 300, -1, -(1 << 64), "text", b"raw", True, None, 1.5, [], {}, [1, [2]], {"a": 1, "bb": [{}]}, {1: 2}]
+    for _ in range(4000):
+        value = rng.choice(values) if rng.random() < 0.3 else rng.choices(values, k=rng.randrange(6))
+        data = bytearray(zt.cbor(value if rng.random() < 0.5 else {"k": value, "l": zt.Raw(b"\xc1" + zt.cbor(value))}))
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        arguments = bytes(data), rng.choice([0, 0, 0, 1, -1, 999]), rng.choice([0, 1, 64]), lambda *tag: tag
+        yield "value", lambda arguments=arguments: arguments
 
 
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bintensors": (bintensors_calls, 19),
     "bson_rows": (bson_rows_calls, 4),
     "bson_walk": (bson_walk_calls, 20),
+    "cbor_scan": (cbor_scan_calls, 20),
     "crc32c_rows": (crc32c_rows_calls, 2),
     "gather": (gather_calls, 2),
     "lookup3": (lookup3_calls, 42),

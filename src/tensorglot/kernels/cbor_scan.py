@@ -228,7 +228,7 @@ def _read_value(walk: Walk, data: bytes, depth: cython.int, tag: Any) -> object:
         return number
     if major == NEGATIVE:
         return -1 - number
-    if major == BYTES or major == TEXT:
+    if major in (BYTES, TEXT):
         if walk.content() != OK:
             return _UNUSUAL
         if major == BYTES:

@@ -331,7 +331,7 @@ def _call(
         else:
             try:
                 stack[size - 2] = function(arguments)
-            except Exception:
+            except Exception:  # noqa: BLE001, the caller calls it again and reports
                 return -1
     stack.pop()
     return work
@@ -350,10 +350,10 @@ def _is_view(arguments: tuple[Any, ...], storage: Any) -> cython.bint:
 @cython.cfunc
 def _are_natural(numbers: tuple[Any, ...]) -> cython.bint:
     """Whether all are integers from 0 to 2**63 - 1."""
-    for number in numbers:
-        if type(number) is not int or not 0 <= number <= _MOST:
-            return False
-    return True
+    at: cython.Py_ssize_t = 0
+    while at < len(numbers) and type(numbers[at]) is int and 0 <= numbers[at] <= _MOST:
+        at += 1
+    return at == len(numbers)
 
 
 @cython.cfunc

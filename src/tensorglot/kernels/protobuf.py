@@ -57,6 +57,7 @@ def scan_fields(
     contents_end: cython.Py_ssize_t
     key: cython.ulonglong
     value: cython.ulonglong
+    whole: cython.bint
     one: Any
     # Invariant: `found` has the fields before `position`; a byte is read only below `size`.
     while position < limit and position < size:
@@ -71,11 +72,11 @@ def scan_fields(
         contents_end = _contents_end(key, value, first, limit)
         if contents_end < 0 or first - position > left:
             break
-        if key == (pair << 3 | _BYTES) and contents_end <= size and contents_end - position <= left:
-            if _add_pair(data, first, contents_end, pairs):
-                left -= contents_end - position
-                position = contents_end
-                continue
+        whole = contents_end <= size and contents_end - position <= left
+        if whole and key == (pair << 3 | _BYTES) and _add_pair(data, first, contents_end, pairs):
+            left -= contents_end - position
+            position = contents_end
+            continue
         if key >> 3 < 64 and wanted >> (key >> 3) & 1:
             if len(found) == _TOGETHER:
                 break
@@ -374,9 +375,7 @@ def _largest(data: bytes, field: cython.int, begin: cython.Py_ssize_t, end: cyth
 
 
 @cython.cfunc
-def _add_pair(
-    data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, pairs: dict[str, str]
-) -> cython.bint:
+def _add_pair(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, pairs: dict[str, str]) -> cython.bint:
     """Adds the texts of the fields 1 and 2 of a message, key and value, "" for one that it lacks.
 
     False, and nothing is added, if the key is there or the message breaks a rule. `end` is at most the size of `data`.

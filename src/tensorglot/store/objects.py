@@ -20,7 +20,17 @@ from typing import Any, NamedTuple
 from tensorglot.dynd.cbor import ARRAY_HEAD, array_block
 from tensorglot.errors import FormatError, Hint, InputError, TensorglotError, UnsupportedError, escape
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR, DIGEST_NBYTES, RAW, blake3_cids, cid_texts, decode_node, encode_node
+from tensorglot.wire.cid import (
+    BLAKE3,
+    CID,
+    DAG_CBOR,
+    DIGEST_NBYTES,
+    RAW,
+    blake3_cids,
+    cid_texts,
+    decode_node,
+    encode_node,
+)
 
 __all__ = [
     "LEAF_HEAD",

@@ -40,7 +40,7 @@ CACHE_NBYTES = 32 << 20
 _GAP_NBYTES = 32 << 10
 """Records with at most this many bytes between them are read by one request."""
 _PAGE = 4096
-_INDEXES = 64
+_INDEXES = 256
 """Indexes of local packs that one thread reads at a time: reading one takes less time than starting a thread's job."""
 _EMPTY = memoryview(b"")
 _SUFFIX = ".pack"

@@ -146,9 +146,4 @@ def _matrix(rows: Sequence[Any], width: int) -> NDArray[np.int64] | None:
 
 
 def _are_sizes(value: Any) -> bool:
-    if type(value) is not list:
-        return False
-    for size in value:
-        if type(size) is not int or not 0 <= size < _END:
-            return False
-    return True
+    return type(value) is list and not [size for size in value if type(size) is not int or not 0 <= size < _END]

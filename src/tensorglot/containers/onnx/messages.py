@@ -167,9 +167,7 @@ def read_model(source: Source, limits: Limits) -> Model:
             _require(found, BYTES)
             opsets += 1
             if opsets > _MAX_OPSETS:
-                raise LimitError(
-                    f"more than {_MAX_OPSETS} operator sets", rule="onnx.limit.opsets", offset=found.begin
-                )
+                raise LimitError(f"more than {_MAX_OPSETS} operator sets", rule="onnx.limit.opsets", offset=found.begin)
             domain, version = _opset(reader, found)
             metadata[f"onnx.opset.{domain or 'ai.onnx'}"] = str(version)
         else:

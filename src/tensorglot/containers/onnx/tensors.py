@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from tensorglot.arrays import prefix_sums
 from tensorglot.containers.onnx.external import ExternalFile, check_location, external_offset
-from tensorglot.containers.onnx.messages import DATA_FIELDS, DTYPES, Initializer, Initializers, Model, SparseInitializers
+from tensorglot.containers.onnx.messages import (
+    DATA_FIELDS,
+    DTYPES,
+    Initializer,
+    Initializers,
+    Model,
+    SparseInitializers,
+)
 from tensorglot.containers.onnx.unravel import Unravelled
 from tensorglot.containers.onnx.varints import Varints
 from tensorglot.containers.table import ReadOptions
