@@ -11,7 +11,7 @@ left out, with a note.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
@@ -76,7 +76,7 @@ class _Outline:
 
 
 def _index(
-    names: Mapping[str, int], tensors: Sequence[Any], saved: Saved, stored: int, limits: Limits
+    names: dict[str, int], tensors: list[Any], saved: Saved, stored: int, limits: Limits
 ) -> tuple[Index, list[Note]]:
     """The rows of tensors by their names, which have the positions of the tensors; and notes of those left out."""
     index, found, excess = views_index(tensors, saved, limits)

@@ -123,7 +123,7 @@ class PackIndex:
 
 
 _FEW = 8
-"""Blocks of a small pack."""
+"""Blocks, and records, of a small pack."""
 
 
 def read_index(backend: Backend, key: str) -> PackIndex:
@@ -226,27 +226,26 @@ def _check(index: PackIndex, end: int) -> None:
     records = [of_record[name] for name in ("offset", "stored", "decoded", "base", "depth")]
     blocks = [of_block[name] for name in ("record", "begin", "nbytes")]
     count = len(records[0])
-    if len(blocks[0]) <= _FEW:  # numbers by themselves: a store may have thousands of small packs
+    if max(count, len(blocks[0])) <= _FEW:  # numbers by themselves: a store may have thousands of small packs
         for record in zip(*(column.tolist() for column in records), strict=True):
-            for what, wrong in _record_faults(*record, end, len(index.bases)):
+            for what, wrong in _record_faults(end, len(index.bases), *record):
                 if wrong:
                     raise FormatError(what, rule="pack.record", offset=record[0])
         decoded = records[2].tolist()
-        for record, begin, nbytes in zip(*(column.tolist() for column in blocks), strict=True):
-            _require_block(record < count, "names a record that does not exist")
-            _require_block(begin + nbytes <= decoded[record], "lies outside its record")
+        for row, begin, nbytes in zip(*(column.tolist() for column in blocks), strict=True):
+            _require_block(row < count, "names a record that does not exist")
+            _require_block(begin + nbytes <= decoded[row], "lies outside its record")
         return
-    for what, rows in _record_faults(*records, end, len(index.bases)):
-        if rows.any():
-            raise FormatError(what, rule="pack.record", offset=int(records[0][int(np.argmax(rows))]))
-    record, begin, nbytes = blocks
-    _require_block(not (record >= count).any(), "names a record that does not exist")
-    ends = begin.astype(np.uint64) + nbytes
-    _require_block(not (ends > records[2][record]).any(), "lies outside its record")
+    for what, wrong in _record_faults(end, len(index.bases), *records):
+        if wrong.any():
+            raise FormatError(what, rule="pack.record", offset=int(records[0][int(np.argmax(wrong))]))
+    rows, begins, sizes = blocks
+    _require_block(not (rows >= count).any(), "names a record that does not exist")
+    _require_block(not (begins.astype(np.uint64) + sizes > records[2][rows]).any(), "lies outside its record")
 
 
 def _record_faults(
-    offset: Any, stored: Any, decoded: Any, base: Any, depth: Any, end: int, bases: int
+    end: int, bases: int, offset: Any, stored: Any, decoded: Any, base: Any, depth: Any
 ) -> tuple[tuple[str, Any], ...]:
     """What may be wrong with a record, and whether it is; for numbers, and for columns of them."""
     stop = offset + stored

@@ -29,7 +29,7 @@ from tensorglot.model.builder import Row
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, Index, Layout
 from tensorglot.model.layouts import COO
-from tensorglot.model.payload import Codec, Encoded, Source, Span
+from tensorglot.model.payload import Codec, Encoded, Payload, Source, Span
 from tensorglot.model.strided import Strided
 from tensorglot.model.subbyte import UnpackedSubByte
 from tensorglot.model.types.algebra import dense
@@ -258,7 +258,7 @@ class Rows:
                 begin, end = int(indices.begins[at]), int(indices.ends[at])
                 source = indices.sources.get(at, self._source)
                 name, codec = sparse.values.names[at], indices.codecs.get(at)
-                held = Span(source, begin, end)
+                held: Payload = Span(source, begin, end)
                 if codec is not None:
                     held = Encoded(source, begin, end, indices.decoded_nbytes[at], codec, name)
                 largest = int(np.frombuffer(held.read(0, held.nbytes), "<u8").max(initial=0)) if held.nbytes else -1

@@ -85,7 +85,7 @@ class Storage(NamedTuple):
     key: str
     dtype: ElementType | None
     """None for a storage of bytes."""
-    count: int
+    size: int
     """Number of elements, or of bytes."""
     first: int = 0
     """The position of the first element, for a view of another storage."""

@@ -230,7 +230,7 @@ def _persistent(machine: Machine) -> None:
     machine.charge(_STATE_WORK)
     found = _call(machine, storage, machine.pop())
     before = machine.storages.setdefault(found.key, found)
-    if (before.dtype, before.count) != (found.dtype, found.count):
+    if (before.dtype, before.size) != (found.dtype, found.size):
         message = f"storage '{escape(found.key)}' is referred to with two dtypes or sizes"
         raise FormatError(message, rule="pt.storage.size", offset=machine.data.position)
     machine.push(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ _KNOWN = {
 """By the name of an element type: the code of ours, and the bytes of an element."""
 
 
-def views_index(tensors: Sequence[Any], saved: Saved, limits: Limits) -> tuple[Index, list[int], list[int]]:
+def views_index(tensors: list[Any], saved: Saved, limits: Limits) -> tuple[Index, list[int], list[int]]:
     """The index of the views among tensors, without names; the position of each row's view, and by how many bytes the
     row exceeds its bytes in the file. There is no row for a view that breaks a rule, or is as large as that."""
     columns: tuple[list[Any], ...] = tuple([] for _ in range(7))
