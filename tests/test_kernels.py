@@ -417,7 +417,7 @@ def pickle_steps_calls() -> Iterator[Call]:
         "a.s": Storage("k", Kind("f4"), 3),
         "torch._utils._rebuild_tensor_v2": View._make,
     }
-    types = Pairs, Storage, View
+    types, works = (Pairs, Storage, View), {total: 60}
     codes = [bytes([code]) for code in range(0x28, 0x96)]
     codes += [b"K\7", b"M\1\2", b"h\0", b"q\0", b"q\1", b"r\0\0\0\0", b"j\1\0\0\0", b"\x8c\1a", b"\x8c\1\xff"]
     codes += [b"X\1\0\0\0b", b"\x8a\2\1\xff", b"\x8a\x11" + bytes(17), b"ca\nb\n", b"ca\nc\n", b"ca\n", b"c"]
@@ -435,13 +435,13 @@ def pickle_steps_calls() -> Iterator[Call]:
         yield (
             "steps",
             lambda data=data, at=at, begin=begin, work=work: (
-                data, at, begin, [0, 0, work], [], [], [], names, types
+                data, at, begin, [0, 0, work], [], [], [], names, types, works
             ),
         )  # fmt: skip
 
         def begun(data: bytes = data) -> tuple[Any, ...]:
             stack = ["x", [], Pairs(), "a", "b"]
-            return data, 0, 0, [1, 0, 0], stack, [0], ["m", []], names, types
+            return data, 0, 0, [1, 0, 0], stack, [0], ["m", []], names, types, works
 
         yield "steps", begun
 

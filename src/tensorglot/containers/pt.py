@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from tensorglot.containers.torchsave.flatten import flatten
 from tensorglot.containers.torchsave.names import DTYPES
 from tensorglot.containers.torchsave.parts import add_tensor
 from tensorglot.containers.torchsave.views import views_index
-from tensorglot.errors import FormatError, UnsupportedError, escape
+from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
 from tensorglot.limits import Limits
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.deferred import Outline
@@ -33,6 +32,9 @@ from tensorglot.model.payload import Source
 from tensorglot.model.repeated import check_repeated, check_shared
 
 __all__ = ["CONTAINER"]
+
+_PARTED = 100
+"""Sparse and quantized tensors that a file may have, besides four for each storage: each has one or more of its own."""
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -86,6 +88,8 @@ def _index(
     if len(found) < len(tensors):
         rows = np.full(len(tensors), -1)
         rows[found] = np.arange(len(found))
+        if len(tensors) - len(found) > _PARTED + 4 * len(saved.storages):
+            raise LimitError("more sparse and quantized tensors than storages can have", rule="pt.limit.parts")
         builder = IndexBuilder(limits, "pt")
         first_names = {position: name for name, position in reversed(names.items())}
         for position in np.flatnonzero(rows < 0).tolist():
@@ -100,8 +104,9 @@ def _index(
         chosen = rows[chosen]
         chosen = chosen[chosen >= 0]
     if any(excess):
-        for name, nbytes in zip(kept, accumulate(map(excess.__getitem__, chosen.tolist())), strict=True):
-            check_repeated(nbytes, stored, limits, "pt", name)
+        repeated = list(map(excess.__getitem__, chosen.tolist()))
+        most = max(zip(repeated, kept, strict=True))[1] if repeated else None
+        check_repeated(sum(repeated), stored, limits, "pt", most)
     return replace(index.take(chosen), names=kept), notes
 
 

@@ -54,7 +54,6 @@ LONG_NBYTES = cython.declare(cython.int, 16)
 NAME_NBYTES = cython.declare(cython.Py_ssize_t, 256)
 """The longest integer, and the longest line of a global."""
 CALL_WORK = 24
-_CALL_WORK = cython.declare(cython.Py_ssize_t, 24)
 """Work of a call: a pickler writes at least 7 bytes for one, of which each allows 4."""
 _MOST = cython.declare(cython.longlong, (1 << 63) - 1)
 
@@ -69,6 +68,7 @@ def steps(
     memo: list[Any],
     names: dict[str, Any],
     types: tuple[Any, Any, Any],
+    works: dict[Any, int],
 ) -> int:
     """Takes steps from `at` on; returns the position of the first opcode that is left.
 
@@ -76,7 +76,8 @@ def steps(
     of containers, of which there may be half as many as bytes and 32, and the work of calls,
     which may be 4 for each byte and 4096. `names` has the values of globals. `types` are those of
     dicts, storages and views: a dict is made without arguments, also by a call of the global
-    OrderedDict, and a view by a call of `_rebuild_tensor_v2`. A call that fails is left.
+    OrderedDict, and a view by a call of `_rebuild_tensor_v2`. `works` has the work of functions
+    that need more than CALL_WORK. A call that fails is left.
     """
     pairs: Any = types[0]
     raw: cython.p_const_uchar = data
@@ -111,7 +112,7 @@ def steps(
         elif code == GLOBAL:
             after = _global(data, after, stack, names)
         elif code == REDUCE:
-            more = _call(floor, stack, names, types, 4 * (after - begin) + 4096 - work)
+            more = _call(floor, stack, names, types, works, 4 * (after - begin) + 4096 - work)
             if more < 0:
                 break
             work += more
@@ -296,6 +297,7 @@ def _call(
     stack: list[Any],
     names: dict[str, Any],
     types: tuple[Any, Any, Any],
+    works: dict[Any, int],
     most: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Calls a function with the tuple above it on the stack, and returns the work, or -1 for more than `most`.
@@ -303,7 +305,7 @@ def _call(
     Also -1 if there is no such function or it fails: the caller knows how to report that.
     """
     size: cython.Py_ssize_t = len(stack)
-    work: cython.Py_ssize_t = _CALL_WORK
+    work: cython.Py_ssize_t
     function: Any
     arguments: Any
     pairs: Any = types[0]
@@ -317,7 +319,9 @@ def _call(
         stack[size - 2] = pairs()
         work = 0  # a pickler writes 4 bytes for it
     else:
-        work += len(arguments)
+        work = works.get(function, CALL_WORK) + len(arguments)
+        if arguments and callable(arguments[0]):
+            work += works.get(arguments[0], 0)  # a function that it calls
         for value in arguments:
             kind: Any = type(value)
             if kind is list or kind is tuple or kind is str or kind is pairs:

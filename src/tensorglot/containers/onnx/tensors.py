@@ -27,12 +27,11 @@ from tensorglot.containers.table import ReadOptions
 from tensorglot.errors import FormatError, UnsupportedError, add_tensor_to_errors
 from tensorglot.model.builder import Row
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
-from tensorglot.model.index import UNKNOWN, Index, Layout
-from tensorglot.model.layouts import COO
+from tensorglot.model.index import UNKNOWN, Index
+from tensorglot.model.layouts import COO, BlockLayout
 from tensorglot.model.payload import Codec, Encoded, Payload, Source, Span
 from tensorglot.model.strided import Strided
 from tensorglot.model.subbyte import UnpackedSubByte
-from tensorglot.model.types.algebra import dense
 
 __all__ = ["Rows"]
 
@@ -68,7 +67,6 @@ class Rows:
         self._options = options
         self._files: dict[str, ExternalFile] = {}
         self._codecs: dict[tuple[int, int], tuple[Codec, int]] = {}
-        self._layouts: dict[tuple[int, tuple[int, ...]], Layout] = {}
 
     def index(self, model: Model) -> Index:
         indexes = [self._dense_index(model.tensors, model.tensors.names)] if model.tensors.at else []
@@ -224,6 +222,8 @@ class Rows:
             )
             sizes[at] = 8 * len(shape) * count
 
+        codes = numbers.dtypes.tolist()
+
         def interleave(first: Mapping[int, Any], second: Mapping[int, Any]) -> dict[int, Any]:
             return {2 * at: held for at, held in first.items()} | {2 * at + 1: held for at, held in second.items()}
 
@@ -237,18 +237,11 @@ class Rows:
             ends=np.column_stack((numbers.ends, indices.ends)).reshape(-1),
             first_rows=np.arange(0, 2 * len(names) + 1, 2),
             part_names=["values", "coords"] * len(names),
-            layouts=dict(enumerate(map(self._layout, numbers.dtypes.tolist(), shapes))),
+            layouts={at: BlockLayout(COO, TABLE[c], s) for at, (c, s) in enumerate(zip(codes, shapes, strict=True))},
             codecs=interleave(numbers.codecs, codecs),
             decoded_nbytes=interleave(numbers.decoded_nbytes, sizes),
             sources=interleave(numbers.sources, indices.sources),
         )
-
-    def _layout(self, code: int, shape: tuple[int, ...]) -> Layout:
-        """The layout of a sparse tensor; equal ones are one."""
-        found = self._layouts.get((code, shape))
-        if found is None:
-            found = self._layouts[code, shape] = Layout(COO, dense(TABLE[code], shape))
-        return found
 
     def _check_bounds(self, sparse: SparseInitializers, indices: Index, flat: list[int]) -> None:
         """Positions in C order must be below the number of elements; those that are not known are read."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorglot.containers.torchsave.names import Pairs, Storage, View
+from tensorglot.containers.torchsave.names import WORK, Pairs, Storage, View
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.kernels.pickle_steps import steps
 from tensorglot.wire.fetch import Fetched
@@ -39,7 +39,7 @@ class Machine:
         data, at = self.data.ahead()
         state = [self.floor, self.containers, self.work]
         begin = at - (self.data.position - self.begin)
-        end = steps(data, at, begin, state, self.stack, self.marks, self.memo, self.names, _TYPES)
+        end = steps(data, at, begin, state, self.stack, self.marks, self.memo, self.names, _TYPES, WORK)
         self.floor, self.containers, self.work = state
         self.data.skip(end - at)
         return self.data.byte()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorglot.containers.torchsave.machine import Machine
-from tensorglot.containers.torchsave.names import Pairs, Storage, build_state, storage
+from tensorglot.containers.torchsave.names import WORK, Pairs, Storage, build_state, storage
 from tensorglot.errors import FormatError, LimitError, TensorglotError, UnsupportedError, escape
 from tensorglot.kernels.pickle_steps import CALL_WORK
 from tensorglot.wire.fetch import Fetched
@@ -213,7 +213,9 @@ def _reduce(machine: Machine) -> None:
     arguments, function = machine.pop(), machine.pop()
     if not callable(function) or type(arguments) is not tuple:
         raise machine.fault("REDUCE needs a function and a tuple", "call")
-    machine.charge(CALL_WORK + len(arguments))
+    machine.charge(WORK.get(function, CALL_WORK) + len(arguments))
+    if arguments and callable(arguments[0]):
+        machine.charge(WORK.get(arguments[0], 0))  # a function that it calls
     machine.charge(sum([len(value) for value in arguments if type(value) in (list, tuple, str, Pairs)]))
     machine.push(_call(machine, function, arguments))
 

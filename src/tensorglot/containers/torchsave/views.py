@@ -45,11 +45,9 @@ def views_index(tensors: list[Any], saved: Saved, limits: Limits) -> tuple[Index
     unknown = {at: held[at].dtype.name for at in np.flatnonzero(dtypes >= _PAIRS_CODE).tolist()}
     dtypes[list(unknown)] = UNKNOWN
     checked = any(crc is not None for crc in crcs)
-    codecs = {
-        at: Strided(held[at].shape, tuple(stride * widths[at] for stride in held[at].strides), widths[at])
-        for at in strided
-        if at not in unknown
-    }
+    forms = {at: (held[at].shape, held[at].strides, widths[at]) for at in strided if at not in unknown}
+    known = {form: _strided(*form) for form in set(forms.values())}
+    codecs = {at: known[form] for at, form in forms.items()}
     index = Index(
         format="",
         names=[""] * len(held),
@@ -61,8 +59,12 @@ def views_index(tensors: list[Any], saved: Saved, limits: Limits) -> tuple[Index
         checksums=[None if crc is None else f"crc32:0x{crc:08X}" for crc in crcs] if checked else None,
         checksums_decoded=np.ones(len(held), np.bool_) if checked else None,
         codecs=codecs,
-        decoded_nbytes={at: int(sizes[at]) for at in codecs},
+        decoded_nbytes=dict(zip(codecs, sizes[list(codecs)].tolist(), strict=True)),
         big_endian=frozenset(at for at, width in enumerate(widths) if width > 1) if saved.big_endian else frozenset(),
         unknown_dtypes=unknown,
     )
     return index, positions, np.maximum(sizes - (lasts - firsts), 0).tolist()
+
+
+def _strided(shape: tuple[int, ...], strides: tuple[int, ...], width: int) -> Strided:
+    return Strided(shape, tuple(stride * width for stride in strides), width)
