@@ -7,6 +7,7 @@ format, and what writes the file into a folder; what counts for a directory is i
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -279,6 +280,33 @@ def pt_tensors() -> bytes:
     return test_pt.zipped(test_pt.pickled(b"}(" + head + b"tb(" + b"".join(rows) + b"u"), test_pt.DATA)
 
 
+def pt_list(items: bytes) -> bytes:
+    """A tensor, the first entry of the memo, an element type, the second, and other items."""
+    head = test_pt.view() + b"\x94" + test_pt.name("torch.int8") + b"\x94"
+    return test_pt.zipped(test_pt.pickled(b"](" + head + items + b"e"), test_pt.DATA)
+
+
+def pt_calls(function: str, *arguments: bytes) -> bytes:
+    """Calls of a function with the same arguments, as many as the work of calls allows."""
+    head = test_pt.name(function) + b"\x94(" + b"".join(arguments) + b"t\x94"
+    rows = fill(lambda n: b"\x8c" + bytes([len(n)]) + n.encode() + b"h\0h\1R", NBYTES - 2500)
+    storages = {**test_pt.SPARSE, "2": bytes(6)}
+    return test_pt.zipped(test_pt.pickled(b"}(" + head + b"tb(" + b"".join(rows) + b"u"), storages)
+
+
+def pt_sparse() -> bytes:
+    layout = test_pt.made("torch.serialization._get_layout", test_pt.text("torch.sparse_coo"))
+    indices = test_pt.view(test_pt.LONG, shape=test_pt.integers(2, 2), strides=test_pt.integers(2, 1))
+    parts = b"(" + indices + test_pt.PAIR + test_pt.integers(2, 2) + b"\x88t"
+    return pt_calls("torch._utils._rebuild_sparse_tensor", layout, parts)
+
+
+def pt_quantized(shape: bytes) -> bytes:
+    codes = test_pt.stored("2", 6, "torch.QInt8Storage")
+    scale = b"(" + test_pt.name("torch.per_tensor_affine") + b"G" + struct.pack(">d", 0.5) + b"K\3t"
+    return pt_calls("torch._utils._rebuild_qtensor", codes, b"K\0", shape, shape, scale, b"\x89", b"N")
+
+
 def pt_storages() -> bytes:
     head = b"ctorch._utils\n_rebuild_tensor_v2\n\x94" + b"\x8c\7storage\x94ctorch\nByteStorage\n\x94\x8c\3cpu\x94"
 
@@ -313,11 +341,20 @@ def onnx_external(location: str | None = None) -> bytes:
     return test_onnx.model(more=b"".join(fill(one)))
 
 
-def onnx_sparse() -> bytes:
+def onnx_sparse(
+    value: bytes = b"", indices: tuple[int, ...] = (0,), shape: Callable[[int], bytes] = lambda _: b"\1"
+) -> bytes:
+    """Sparse tensors of one value or none, with indices of a shape; and the packed shape of each tensor."""
+    number = count()
+
     def one(name: str) -> bytes:
-        values = test_onnx.tensor(name, 1, (0,))
-        indices = test_onnx.tensor("", 7, (0,))
-        return test_onnx.field(15, test_onnx.field(1, values) + test_onnx.field(2, indices) + test_onnx.field(3, 1))
+        index = {"int64": bytes(math.prod(indices))} if value else {}
+        parts = (
+            test_onnx.tensor(name, 2, (len(value),), **({"raw": value} if value else {})),
+            test_onnx.tensor("", 7, indices, **index),
+        )
+        dims = test_onnx.field(3, shape(next(number)))
+        return test_onnx.field(15, test_onnx.field(1, parts[0]) + test_onnx.field(2, parts[1]) + dims)
 
     return test_onnx.model(more=b"".join(fill(one)))
 
@@ -452,6 +489,15 @@ def store_tensors(root: Path) -> None:
     tree = leaf(tensors)
     commit = commit_node(link(tree))
     nodes_pack([held, b"", tree, commit]).write(root)
+    write_ref(root, "main", link(commit))
+
+
+def store_arrays(root: Path) -> None:
+    """Each tensor a node of its own."""
+    held = [array_node(f"{i} * 0 * int8", b"") for i in range(1, 260)]
+    tree = leaf({f"{i:03}": link(node) for i, node in enumerate(held)})
+    commit = commit_node(link(tree))
+    nodes_pack([*held, b"", tree, commit]).write(root)
     write_ref(root, "main", link(commit))
 
 
@@ -642,6 +688,28 @@ DENSEST: dict[str, tuple[str, Make]] = {
     **{f"pt legacy: {k}": ("pt", file("a.pt", lambda v=v: test_pt.legacy(v(), (), b""))) for k, v in PICKLES.items()},
     "pt zip: tensors": ("pt", file("a.pt", pt_tensors)),
     "pt zip: storages": ("pt", file("a.pt", pt_storages)),
+    "pt zip: strided tensors": (
+        "pt",
+        file(
+            "a.pt",
+            partial(
+                pt_calls,
+                "torch._utils._rebuild_tensor_v2",
+                test_pt.stored("0", 6),
+                b"K\0",
+                test_pt.integers(2),
+                test_pt.integers(0),
+                b"\x89N",
+            ),
+        ),
+    ),
+    "pt zip: sparse tensors": ("pt", file("a.pt", pt_sparse)),
+    "pt zip: quantized tensors": ("pt", file("a.pt", partial(pt_quantized, test_pt.integers(1)))),
+    "pt zip: unsupported tensors": ("pt", file("a.pt", partial(pt_quantized, b")"))),
+    "pt zip: names of one tensor": ("pt", file("a.pt", partial(pt_list, b"h\0" * 31_000))),
+    "pt zip: a tensor and element types": ("pt", file("a.pt", partial(pt_list, b"h\1" * 31_000))),
+    "pt zip: a tensor and constants": ("pt", file("a.pt", partial(pt_list, b"N" * 62_000))),
+    "pt zip: a tensor and lists": ("pt", file("a.pt", partial(pt_list, b"]\x94" * 31_000))),
     "onnx: names": ("onnx", file("a.onnx", onnx_tensors)),
     "onnx: tensors": ("onnx", file("a.onnx", partial(onnx_tensors, dims=(0,)))),
     "onnx: scalars": ("onnx", file("a.onnx", partial(onnx_tensors, type=2, dims=(), raw=b"\0"))),
@@ -650,6 +718,34 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "onnx: external files": ("onnx", file("a.onnx", onnx_external)),
     "onnx: dimensions": ("onnx", file("a.onnx", partial(onnx_tensors, dims=(0,) * 64))),
     "onnx: sparse": ("onnx", file("a.onnx", onnx_sparse)),
+    "onnx: sparse of one value": ("onnx", file("a.onnx", partial(onnx_sparse, b"\0", (1,)))),
+    "onnx: sparse of positions": ("onnx", file("a.onnx", partial(onnx_sparse, b"\0", (1,), lambda _: b"\1\1"))),
+    "onnx: sparse of rows": ("onnx", file("a.onnx", partial(onnx_sparse, b"\0", (1, 2), lambda _: b"\1\1"))),
+    "onnx: sparse of shapes": (
+        "onnx",
+        file("a.onnx", partial(onnx_sparse, shape=lambda i: bytes([1 + i % 127, 1 + i // 127]))),
+    ),
+    "onnx: sparse of dimensions": (
+        "onnx",
+        file("a.onnx", partial(onnx_sparse, shape=lambda i: b"\1" * 62 + bytes([1 + i % 127, 1 + i // 127]))),
+    ),
+    "onnx: packed dimensions": (
+        "onnx",
+        file(
+            "a.onnx",
+            lambda: test_onnx.model(
+                more=b"".join(
+                    fill(lambda n: test_onnx.field(5, test_onnx.tensor(n, 1, ()) + test_onnx.field(1, b"\0")))
+                )
+            ),
+        ),
+    ),
+    "onnx: texts": ("onnx", file("a.onnx", partial(onnx_tensors, type=8, dims=(1,), string=b""))),
+    "onnx: unknown types": ("onnx", file("a.onnx", partial(onnx_tensors, type=300, dims=(1,)))),
+    "onnx: pieces of text": (
+        "onnx",
+        file("a.onnx", lambda: test_onnx.model(test_onnx.tensor("a", 8, (1,)) + b"\x32\0" * 31_900)),
+    ),
     "onnx: entries": ("onnx", file("a.onnx", onnx_entries)),
     "onnx: nodes": ("onnx", file("a.onnx", lambda: test_onnx.model(more=b"\x0a\0" * 31_900))),
     "onnx: fields": ("onnx", file("a.onnx", lambda: test_onnx.field(7, b"") + b"\x48\0" * 31_900)),
@@ -658,6 +754,15 @@ DENSEST: dict[str, tuple[str, Make]] = {
         file("a.onnx", lambda: test_onnx.model(test_onnx.tensor("a", 1, (0,)) + b"\x62\0" * 31_900)),
     ),
     "onnx: opsets": ("onnx", file("a.onnx", lambda: test_onnx.field(7, b"") + b"\x42\0" * 31_900)),
+    "onnx: domains": (
+        "onnx",
+        file(
+            "a.onnx",
+            lambda: (
+                test_onnx.field(7, b"") + b"".join(fill(lambda n: test_onnx.field(8, test_onnx.field(1, n.encode()))))
+            ),
+        ),
+    ),
     "onnx: properties": (
         "onnx",
         file(
@@ -722,6 +827,15 @@ DENSEST: dict[str, tuple[str, Make]] = {
             dcp_json, one=lambda n: (n, {"dtype": "uint8", "itemsize": 1, "shape": [0], "boxes": []}), key="tensors"
         ),
     ),
+    "dcp: tensors of a box": (
+        "dcp",
+        partial(
+            dcp_json,
+            one=lambda n: (n, {"dtype": "uint8", "itemsize": 1, "shape": [0], "boxes": [[0, n, [0], [0]]]}),
+            key="tensors",
+            files=["a.safetensors"],
+        ),
+    ),
     "dcp: values": ("dcp", partial(dcp_json, one=lambda n: (n, 0), key="values")),
     "dcp: paths": ("dcp", partial(dcp_json, one=lambda n: (n, []), key="paths")),
     "dcp: boxes": ("dcp", dcp_boxes),
@@ -737,6 +851,7 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "shards: tensors": ("", partial(shards, files=1)),
     "shards: files": ("", partial(shards, files=100)),
     "store: tensors": ("", store(store_tensors)),
+    "store: arrays": ("", store(store_arrays)),
     "store: metadata": ("", store(store_metadata)),
     "store: blocks": ("", store(store_blocks)),
     "store: packs": ("", store(store_packs)),

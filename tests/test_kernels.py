@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ import zstandard
 
 import tensorglot as tg
 import test_onnx
+import ztensor_builder as zt
 from bson_samples import EVERY_KIND, binary, document, element
 from dynd_random import mutant, random_bytes, random_type
 from fuzzing import bintensors, bson, foreign
@@ -33,6 +34,7 @@ from tensorglot.containers import safetensors as safetensors_container
 from tensorglot.dynd.codec import decode, encode, growable
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.store import encoder, encodings
+from tensorglot.wire.protobuf import Field
 from test_safetensors import ACCEPTED, REFUSED
 
 FOLDER = Path(tg.__file__).parent / "kernels"
@@ -90,8 +92,8 @@ def outcome(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> An
         return result, None
     if function == "pack":
         return result, bytes(arguments[-1][: max(0, result)])
-    # The other columns of `patch` are its own, and the function of `scan_fields` is another one each time.
-    return plain(result), plain(arguments[-1:] if function in ("patch", "scan_fields") else arguments)
+    # The other columns of `patch` are its own.
+    return plain(result), plain(arguments[-1:] if function == "patch" else arguments)
 
 
 # Arguments
@@ -409,22 +411,66 @@ class Pairs(list[Any]):
     """A dict of a pickle."""
 
 
+class Kind(NamedTuple):
+    """An element type of a pickle."""
+
+    name: str
+
+
+class Storage(NamedTuple):
+    key: str
+    dtype: Kind | None
+    count: int
+    first: int = 0
+
+
+class View(NamedTuple):
+    storage: Storage
+    dtype: Kind
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def total(numbers: tuple[int, ...]) -> int:
+    """A global that can be called, and fails for some arguments."""
+    return sum(numbers)
+
+
 def pickle_steps_calls() -> Iterator[Call]:
     rng = random.Random(19)
-    names = {"collections.OrderedDict": Pairs, "a.b": 5}
+    names = {
+        "collections.OrderedDict": Pairs,
+        "a.b": 5,
+        "a.f": total,
+        "a.s": Storage("k", Kind("f4"), 3),
+        "torch._utils._rebuild_tensor_v2": View._make,
+    }
+    types, works = (Pairs, Storage, View), {total: 60}
     codes = [bytes([code]) for code in range(0x28, 0x96)]
     codes += [b"K\7", b"M\1\2", b"h\0", b"q\0", b"q\1", b"r\0\0\0\0", b"j\1\0\0\0", b"\x8c\1a", b"\x8c\1\xff"]
     codes += [b"X\1\0\0\0b", b"\x8a\2\1\xff", b"\x8a\x11" + bytes(17), b"ca\nb\n", b"ca\nc\n", b"ca\n", b"c"]
     codes += [b"ccollections\nOrderedDict\n)R", b"\x8c\1a\x8c\1b\x93", b"](", b"}(", b"e", b"u", b"s", b"a", b"t"] * 3
-    likely = codes[-60:]
-    for _ in range(4000):
+    view = b"ctorch._utils\n_rebuild_tensor_v2\n(ca\ns\nK\1%s%s\x89Nt"
+    sizes = [b")", b"K\2\x85", b"K\1K\3\x86", b"N\x85", b"\x8a\x08" + b"\xff" * 8 + b"\x85"]
+    codes += [view % (a, b) + b"R" for a in sizes for b in sizes]
+    codes += [b"\x8a" + bytes([n]) + bytes(range(125, 125 + n)) for n in range(10)]
+    codes += [b"\x95" + bytes([n]) + bytes(7) for n in (0, 5, 255)] + [b"\x95" + b"\xff" * 8]
+    codes += [b"ca\nf\n)R", b"ca\nf\nK\1K\2\x86R", b"ca\nf\n)\x85R", b"K\1)R", b"ca\nf\n]R"]
+    likely = codes[-110:]
+    for _ in range(6000):
         data = b"".join(rng.choices(likely if rng.random() < 0.8 else codes, k=rng.randrange(1, 30)))
-        at, most = rng.randrange(len(data)), rng.choice([0, 2, 64])
-        yield "steps", lambda data=data, at=at, most=most: (data, at, most, [0, 0], [], [], [], names, Pairs)
+        at, begin, work = rng.randrange(len(data)), rng.choice([0, 2, -64]), rng.choice([0, 4000, 4096])
+        yield (
+            "steps",
+            lambda data=data, at=at, begin=begin, work=work: (
+                data, at, begin, [0, 0, work], [], [], [], names, types, works
+            ),
+        )  # fmt: skip
 
         def begun(data: bytes = data) -> tuple[Any, ...]:
             stack = ["x", [], Pairs(), "a", "b"]
-            return data, 0, 64, [1, 0], stack, [0], ["m", []], names, Pairs
+            return data, 0, 0, [1, 0, 0], stack, [0], ["m", []], names, types, works
 
         yield "steps", begun
 
@@ -445,9 +491,34 @@ def pickle_values_calls() -> Iterator[Call]:
     for _ in range(1500):
         value = [nested(rng, 5)]
         for depth in (0, 2, 64):
-            yield "least_nbytes", lambda value=value, depth=depth: (value, Pairs, depth)
             letters = rng.choice([5, 60, 1 << 40])
-            yield "leaves", lambda v=value[0], depth=depth, letters=letters: (v, Pairs, letters, depth, [], [])
+            yield "least_nbytes", lambda value=value, depth=depth, most=letters: (value, Pairs, depth, most)
+            yield (
+                "leaves",
+                lambda v=value[0], depth=depth, letters=letters: (v, Pairs, Kind, letters, depth, {}, {}, []),
+            )
+
+
+def pickle_views_calls() -> Iterator[Call]:
+    rng = random.Random(22)
+    known = {"f4": (3, 4), "u1": (1, 1), "c16": (255, 16)}
+    spans = {"k": (100, 160, 7), "l": (160, 160, None), "m": (0, 1 << 40, 5)}
+    kinds = [Kind(name) for name in known]
+    numbers = [0, 1, 1, 2, 3, 15, 60, 1 << 31, 1 << 55, 1 << 56, (1 << 63) - 1]
+    for _ in range(3000):
+        tensors: list[Any] = ["not a view"]
+        for _ in range(rng.randrange(1, 8)):
+            storage = Storage(rng.choice("klm"), rng.choice([None, *kinds]), 0, rng.choice([0] * 9 + numbers))
+            shape = tuple(rng.choices(numbers[: rng.choice([4, 6, 11])], k=rng.randrange(5)))
+            strides = [1]
+            for size in reversed(shape):
+                strides.insert(0, strides[0] * size if rng.random() < 0.9 else rng.choice(numbers))
+            strides = [min(stride, (1 << 63) - 1) for stride in strides[1:]]
+            offset = rng.choice([0, 0, 0, *numbers])
+            tensors.append(View(storage, rng.choice(kinds), offset, shape, tuple(strides)))
+        yield "view_rows", lambda tensors=tensors: (
+            tensors, View, spans, known, 3, tuple([] for _ in range(7)), [],
+        )  # fmt: skip
 
 
 def protobuf_calls() -> Iterator[Call]:
@@ -463,19 +534,62 @@ def protobuf_calls() -> Iterator[Call]:
         base, left, rank = rng.choice([0, 1000]), rng.choice([3, 40, 1 << 40]), rng.choice([1, 64])
         end = base + rng.choice([len(data), len(data) // 2, len(data) + 9, 1 << 50])
         common = (data, base, base, end, left)
-        yield "scan_fields", lambda common=common: (*common, lambda *parts: parts, [])
-        yield "scan_tensors", lambda common=common, rank=rank: (*common, 5, rank, tuple([] for _ in range(9)))
+        wanted = rng.choice([0, 1 << 5 | 1 << 7, (1 << 64) - 1])
+        yield "scan_fields", lambda common=common, wanted=wanted: (*common, wanted, 14, Field, [], {})
+        yield "scan_tensors", lambda common=common, rank=rank: (*common, 5, rank, columns(), {}, sparse_columns())
     pair = test_onnx.field(1, b"key") + test_onnx.field(2, "värde".encode())
     turned = test_onnx.field(2, b"") + test_onnx.field(1, b"k")
     ends = [bytes([0x80]), b"\x0a\x80", b"\x0a\x09a", b"\x12\x01\xff", b"\x18\0", b"\x80" * 11]
     for message in (b"", pair, turned, pair + pair, *(first + end for first in (b"", pair[:5]) for end in ends)):
-        yield "text_pair", lambda message=message: (message,)
+        data = test_onnx.field(14, message) + test_onnx.field(14, pair) + test_onnx.field(3, 1)
+        arguments = (data, 0, 0, len(data), 1 << 20, 1 << 3 | 1 << 14, 14, Field)
+        yield "scan_fields", lambda arguments=arguments: (*arguments, [], {})
+    parts = [
+        test_onnx.tensor("v", 1, (2,), raw=bytes(8)),
+        test_onnx.tensor("", 7, (2,), raw=bytes(8) + b"\3" + bytes(7)),
+        test_onnx.tensor("", 7, (2, 1), int64=b"\1\x83\1"),
+        test_onnx.tensor("e", 7, (2,), location=1) + test_onnx.entry("location", "file"),
+        test_onnx.field(8, b"p") + test_onnx.field(1, b"\2\3") + test_onnx.field(2, 300),
+        test_onnx.field(8, b"t") + test_onnx.field(2, 8) + test_onnx.field(6, b"a") * 2,
+        test_onnx.tensor("", 7, (0,), raw=b""),
+    ]
+    for _ in range(1500):
+        fields = [test_onnx.field(rng.choice([1, 1, 2, 2, 3]), rng.choice(parts)) for _ in range(rng.randrange(1, 4))]
+        fields += [rng.choice([test_onnx.field(3, 4), test_onnx.field(3, b"\2\3"), b""])]
+        graph = bytearray()
+        for _ in range(rng.randrange(1, 4)):
+            graph += test_onnx.field(15, b"".join(fields)) + test_onnx.field(5, rng.choice(parts))
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            graph[rng.randrange(len(graph))] = rng.randrange(256)
+        common = (bytes(graph), 7, 7, 7 + len(graph), rng.choice([50, 1 << 20]), rng.choice([2, 99]), 2)
+        yield "scan_tensors", lambda common=common: (*common, columns(), {}, sparse_columns())
+
+
+def columns() -> tuple[list[Any], ...]:
+    return tuple([] for _ in range(9))
+
+
+def sparse_columns() -> tuple[Any, ...]:
+    return columns(), {}, columns(), {}, [], [], [], [], []
+
+
+def cbor_scan_calls() -> Iterator[Call]:
+    rng = random.Random(23)
+    values = [0, 300, -1, -(1 << 64), "text", b"raw", True, None, 1.5, [], {}, [1, [2]], {"a": 1, "bb": [{}]}, {1: 2}]
+    for _ in range(4000):
+        value = rng.choice(values) if rng.random() < 0.3 else rng.choices(values, k=rng.randrange(6))
+        data = bytearray(zt.cbor(value if rng.random() < 0.5 else {"k": value, "l": zt.Raw(b"\xc1" + zt.cbor(value))}))
+        for _ in range(rng.choice([0, 0, 1, 2])):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        arguments = bytes(data), rng.choice([0, 0, 0, 1, -1, 999]), rng.choice([0, 1, 64]), lambda *tag: tag
+        yield "value", lambda arguments=arguments: arguments
 
 
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bintensors": (bintensors_calls, 19),
     "bson_rows": (bson_rows_calls, 4),
     "bson_walk": (bson_walk_calls, 20),
+    "cbor_scan": (cbor_scan_calls, 20),
     "crc32c_rows": (crc32c_rows_calls, 2),
     "gather": (gather_calls, 2),
     "lookup3": (lookup3_calls, 42),
@@ -484,6 +598,7 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "packed": (packed_calls, 30),
     "pickle_steps": (pickle_steps_calls, 20),
     "pickle_values": (pickle_values_calls, 20),
+    "pickle_views": (pickle_views_calls, 1),
     "planes": (planes_calls, 8),
     "protobuf": (protobuf_calls, 20),
     "safetensors": (safetensors_calls, 18),

@@ -6,6 +6,7 @@ valid, and a caller who trusts it raises the bound.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 
 from tensorglot.errors import InputError, LimitError
@@ -87,6 +88,17 @@ class Limits:
         most = self.tensors_or()
         if count > most:
             raise LimitError(f"{count} {what} exceed Limits.tensors ({most})", rule=rule, offset=offset)
+
+    def check_names(self, names: Collection[str], rule: str) -> None:
+        """Raises LimitError for more tensors than allowed, or a longer name. `rule` is the name of the format."""
+        most = self.tensors_or()
+        if len(names) > most:
+            raise LimitError(f"more than {most} tensors (Limits.tensors)", rule=f"{rule}.limit.tensors")
+        longest = max(map(len, names), default=0)
+        if 4 * longest > self.name_nbytes and any(len(name.encode()) > self.name_nbytes for name in names):
+            raise LimitError(
+                f"a tensor name has more than {self.name_nbytes} bytes (Limits.name_nbytes)", rule=f"{rule}.limit.name"
+            )
 
     def check_rank(self, rank: int, *, rule: str, offset: int | None = None, tensor: str | None = None) -> None:
         """Raises LimitError for more dimensions than allowed."""

@@ -44,7 +44,8 @@ class Folder(NamedTuple):
         """The names of all files, sorted; None if they cannot be listed."""
         place = self.place
         if not place.remote:
-            return sorted(entry.name for entry in _as_path(place).iterdir() if entry.is_file())
+            with os.scandir(place) as entries:
+                return sorted(entry.name for entry in entries if entry.is_file())
         if place.text.partition("://")[0] not in BUCKETS:
             return None
         address = _address_of(place)
@@ -89,6 +90,8 @@ def file_named_by(file: Place, name: str) -> Place:
     """
     found = file.beside(name)
     if file.remote:
+        return found
+    if os.path.basename(name) == name and not os.path.islink(found):  # noqa: PTH114, PTH119, of a thousand shards
         return found
     folder, real_file = os.path.dirname(file.absolute), os.path.realpath(file)  # noqa: PTH120
     allowed = {os.path.realpath(folder), os.path.dirname(real_file)}  # noqa: PTH120

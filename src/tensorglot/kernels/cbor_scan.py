@@ -1,16 +1,18 @@
 """Reads CBOR (RFC 8949) that `cbor_check` has validated: heads, ends of items, maps of known fields to columns.
 
     head   the head at a position
+    value  an item as a value
     skip   the end of an item
     scan   a sequence of maps to columns, described by a table of their fields
 
-No loop recurses over nesting. Bytes that were not validated are safe: every position is
+Only `value` recurses over nesting, to a bound. Bytes that were not validated are safe: every position is
 compared with their end, and the result is a fault at worst. The caller knows what the
 fields mean.
 """
 
 from __future__ import annotations
 
+import struct
 from array import array
 from typing import Any
 
@@ -28,6 +30,7 @@ else:
         BYTES,
         ENDS,
         MAP,
+        NEGATIVE,
         OK,
         OPEN_ENDED,
         SPECIAL,
@@ -38,6 +41,10 @@ else:
         head_end,
     )
     from tensorglot.kernels.primitives import longlongs_of, same, zero_byte
+
+_UNUSUAL = object()
+_FLOATS = tuple(map(struct.Struct, (">e", ">f", ">d")))
+_SIMPLE = {20: False, 21: True, 22: None}
 
 FAULTS = (
     "", "ends", "reserved", "break", "not uint", "not text", "not array", "not map", "not pair", "name", "digest",
@@ -191,6 +198,87 @@ def head(data: bytes, pos: cython.Py_ssize_t) -> tuple[int, int, int, int]:
     if pos < 0 or walk.head() != OK:
         raise IndexError(pos)
     return walk.major, walk.info, walk.argument, walk.pos
+
+
+def value(data: bytes, pos: cython.Py_ssize_t, depth: cython.int, tag: Any) -> tuple[Any, int] | None:
+    """The item at `pos` of validated bytes as a value, and the position after it.
+
+    None if it is nested deeper than `depth`, has indefinite lengths, keys that are not text, or
+    simple values other than false, true and null. A tag is what `tag` makes of its number and value.
+    """
+    walk: Walk = Walk(data, pos, len(data))
+    found: Any = _UNUSUAL if pos < 0 else _read_value(walk, data, depth, tag)
+    return None if found is _UNUSUAL else (found, walk.pos)
+
+
+@cython.cfunc
+def _read_value(walk: Walk, data: bytes, depth: cython.int, tag: Any) -> object:
+    """Reads the item at the position and moves past it; _UNUSUAL for one that is left to the caller."""
+    begin: cython.Py_ssize_t
+    count: cython.Py_ssize_t
+    major: cython.int
+    number: Any
+    item: Any
+    if walk.head() != OK or walk.info == OPEN_ENDED or depth < 0:
+        return _UNUSUAL
+    major = walk.major
+    number = walk.argument
+    begin = walk.pos
+    if major == UINT:
+        return number
+    if major == NEGATIVE:
+        return -1 - number
+    if major in (BYTES, TEXT):
+        if walk.content() != OK:
+            return _UNUSUAL
+        if major == BYTES:
+            return data[begin : walk.pos]
+        try:
+            return data[begin : walk.pos].decode("utf-8")
+        except UnicodeDecodeError:
+            return _UNUSUAL
+    if major == SPECIAL:
+        if walk.info >= 25:
+            return _FLOATS[walk.info - 25].unpack(data[walk.start + 1 : walk.pos])[0]
+        return _SIMPLE.get(number, _UNUSUAL)
+    if major == TAG:
+        item = _read_value(walk, data, depth - 1, tag)
+        return _UNUSUAL if item is _UNUSUAL else tag(number, item)
+    if walk.argument > cython.cast(cython.ulonglong, walk.end - walk.pos):
+        return _UNUSUAL
+    count = walk.argument
+    return _read_array(walk, data, depth, tag, count) if major == ARRAY else _read_map(walk, data, depth, tag, count)
+
+
+@cython.cfunc
+def _read_array(walk: Walk, data: bytes, depth: cython.int, tag: Any, count: cython.Py_ssize_t) -> object:
+    items: list[Any] = []
+    item: Any
+    while count > 0:
+        item = _read_value(walk, data, depth - 1, tag)
+        if item is _UNUSUAL:
+            return _UNUSUAL
+        items.append(item)
+        count -= 1
+    return items
+
+
+@cython.cfunc
+def _read_map(walk: Walk, data: bytes, depth: cython.int, tag: Any, count: cython.Py_ssize_t) -> object:
+    pairs: dict[Any, Any] = {}
+    left: cython.Py_ssize_t = count
+    key: Any
+    item: Any
+    while left > 0:
+        key = _read_value(walk, data, depth - 1, tag)
+        if type(key) is not str:
+            return _UNUSUAL
+        item = _read_value(walk, data, depth - 1, tag)
+        if item is _UNUSUAL:
+            return _UNUSUAL
+        pairs[key] = item
+        left -= 1
+    return pairs if len(pairs) == count else _UNUSUAL
 
 
 def skip(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:

@@ -1,4 +1,4 @@
-"""The steps of a pickle that need nothing but its stack and its memo: values, containers, references.
+"""The steps of a pickle that need nothing but its stack and its memo: values, containers, references, calls.
 
 It takes as many steps as it can and stops before the first that it leaves to the caller:
 an opcode that it does not know, one whose bytes are not all there, and any that would
@@ -48,32 +48,44 @@ SHORT_BINUNICODE = cython.declare(cython.int, 0x8C)
 STACK_GLOBAL = cython.declare(cython.int, 0x93)
 MEMOIZE = cython.declare(cython.int, 0x94)
 
+FRAME = cython.declare(cython.int, 0x95)
+
 LONG_NBYTES = cython.declare(cython.int, 16)
 NAME_NBYTES = cython.declare(cython.Py_ssize_t, 256)
 """The longest integer, and the longest line of a global."""
+CALL_WORK = 24
+"""Work of a call: a pickler writes at least 7 bytes for one, of which each allows 4."""
+_MOST = cython.declare(cython.longlong, (1 << 63) - 1)
 
 
 def steps(
     data: bytes,
     at: cython.Py_ssize_t,
-    most: cython.Py_ssize_t,
+    begin: cython.Py_ssize_t,
     state: list[int],
     stack: list[Any],
     marks: list[int],
     memo: list[Any],
     names: dict[str, Any],
-    pairs: Any,
+    types: tuple[Any, Any, Any],
+    works: dict[Any, int],
 ) -> int:
     """Takes steps from `at` on; returns the position of the first opcode that is left.
 
-    `state` has the stack position of the last mark and the number of containers, of which
-    there may be half of `most` and of the position together. `names` has the values of
-    globals; `pairs` makes an empty dict, and so does a call of the global OrderedDict.
+    The pickle begins at `begin`. `state` has the stack position of the last mark, the number
+    of containers, of which there may be half as many as bytes and 32, and the work of calls,
+    which may be 4 for each byte and 4096. `names` has the values of globals. `types` are those of
+    dicts, storages and views: a dict is made without arguments, also by a call of the global
+    OrderedDict, and a view by a call of `_rebuild_tensor_v2`. `works` has the work of functions
+    that need more than CALL_WORK. A call that fails is left.
     """
+    pairs: Any = types[0]
     raw: cython.p_const_uchar = data
     end: cython.Py_ssize_t = len(data)
     floor: cython.Py_ssize_t = state[0]
     containers: cython.Py_ssize_t = state[1]
+    work: cython.Py_ssize_t = state[2]
+    more: cython.Py_ssize_t
     code: cython.int
     after: cython.Py_ssize_t
     nbytes: cython.Py_ssize_t
@@ -85,7 +97,7 @@ def steps(
         if nbytes > end - after:
             break
         if _is_container(code):
-            if 2 * (containers + 1) > after + most or not _container(code, floor, stack, marks, pairs):
+            if 2 * (containers + 1) > after - begin + 64 or not _container(code, floor, stack, marks, pairs):
                 break
             containers += 1
             if code in (TUPLE, LIST):
@@ -99,6 +111,15 @@ def steps(
             floor = len(stack)
         elif code == GLOBAL:
             after = _global(data, after, stack, names)
+        elif code == REDUCE:
+            more = _call(floor, stack, names, types, works, 4 * (after - begin) + 4096 - work)
+            if more < 0:
+                break
+            work += more
+        elif code == FRAME:
+            if little(raw, after, nbytes) > cython.cast(cython.ulonglong, end - after - nbytes):
+                break
+            after += nbytes
         elif nbytes > 0:
             after = _with_number(data, code, little(raw, after, nbytes), after + nbytes, floor, stack, memo)
         elif not _step(code, floor, stack, memo, names, pairs):
@@ -106,8 +127,7 @@ def steps(
         if after < 0:
             break
         at = after
-    state[0] = floor
-    state[1] = containers
+    state[:] = [floor, containers, work]
     return int(at)
 
 
@@ -134,6 +154,12 @@ def _container(
         begin = floor if code in (TUPLE, LIST) else size - (code - TUPLE1 + 1)
         if begin < floor or (code in (TUPLE, LIST) and not marks):
             return False
+        if begin == size:
+            stack.append([] if code == LIST else ())
+            return True
+        if begin == size - 1 and code != LIST:
+            stack[begin] = (stack[begin],)
+            return True
         items = stack[begin:]
         del stack[begin:]
         if code == LIST:
@@ -202,7 +228,7 @@ def _with_number(
     elif number > len(data) - after or (code == LONG1 and number > LONG_NBYTES):
         return -1
     elif code == LONG1:
-        stack.append(int.from_bytes(data[after : after + number], "little", signed=True))
+        stack.append(_signed(data, after, number))
         return after + number
     else:
         try:
@@ -211,6 +237,19 @@ def _with_number(
             return -1
         return after + number
     return after
+
+
+@cython.cfunc
+def _signed(data: bytes, at: cython.Py_ssize_t, nbytes: cython.Py_ssize_t) -> Any:
+    """An integer in two's complement."""
+    raw: cython.p_const_uchar = data
+    value: cython.longlong
+    if nbytes > 7:
+        return int.from_bytes(data[at : at + nbytes], "little", signed=True)
+    value = little(raw, at, nbytes)
+    if nbytes > 0 and raw[at + nbytes - 1] >= 0x80:
+        value -= cython.cast(cython.longlong, 1) << (8 * nbytes)
+    return value
 
 
 @cython.cfunc
@@ -227,10 +266,10 @@ def _step(
         memo.append(stack[size - 1])
     elif code in (APPEND, SETITEM):
         return _set(code, floor, stack, pairs)
-    elif code in (REDUCE, STACK_GLOBAL):
-        if size - 2 < floor:
+    elif code == STACK_GLOBAL:
+        if size - 2 < floor or type(stack[size - 2]) is not str or type(stack[size - 1]) is not str:
             return False
-        value: Any = _call(code, stack[size - 2], stack[size - 1], names, pairs)
+        value: Any = names.get(f"{stack[size - 2]}.{stack[size - 1]}")
         if value is None:
             return False
         del stack[size - 2 :]
@@ -253,14 +292,72 @@ def _set(code: cython.int, floor: cython.Py_ssize_t, stack: list[Any], pairs: An
 
 
 @cython.cfunc
-def _call(code: cython.int, first: Any, second: Any, names: dict[str, Any], pairs: Any) -> Any:
-    """The value of a global, or of a call of OrderedDict without arguments; None for any other."""
-    if code == REDUCE:
-        new_dict: Any = first is names.get("collections.OrderedDict", pairs) and type(second) is tuple and not second
-        return pairs() if new_dict else None
-    if type(first) is str and type(second) is str:
-        return names.get(f"{first}.{second}")
-    return None
+def _call(
+    floor: cython.Py_ssize_t,
+    stack: list[Any],
+    names: dict[str, Any],
+    types: tuple[Any, Any, Any],
+    works: dict[Any, int],
+    most: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Calls a function with the tuple above it on the stack, and returns the work, or -1 for more than `most`.
+
+    Also -1 if there is no such function or it fails: the caller knows how to report that.
+    """
+    size: cython.Py_ssize_t = len(stack)
+    work: cython.Py_ssize_t
+    function: Any
+    arguments: Any
+    pairs: Any = types[0]
+    if size - 2 < floor:
+        return -1
+    function = stack[size - 2]
+    arguments = stack[size - 1]
+    if type(arguments) is not tuple or not callable(function):
+        return -1
+    if not arguments and function is names.get("collections.OrderedDict"):
+        stack[size - 2] = pairs()
+        work = 0  # a pickler writes 4 bytes for it
+    else:
+        work = works.get(function, CALL_WORK) + len(arguments)
+        if arguments and callable(arguments[0]):
+            work += works.get(arguments[0], 0)  # a function that it calls
+        for value in arguments:
+            kind: Any = type(value)
+            if kind is list or kind is tuple or kind is str or kind is pairs:
+                work += len(value)
+        if work > most:
+            return -1
+        if function is names.get("torch._utils._rebuild_tensor_v2") and _is_view(arguments, types[1]):
+            held: Any = arguments[0]
+            view: Any = held, held[1], arguments[1], arguments[2], arguments[3]
+            stack[size - 2] = tuple.__new__(types[2], view)
+        else:
+            try:
+                stack[size - 2] = function(arguments)
+            except Exception:  # noqa: BLE001, the caller calls it again and reports
+                return -1
+    stack.pop()
+    return work
+
+
+@cython.cfunc
+def _is_view(arguments: tuple[Any, ...], storage: Any) -> cython.bint:
+    """Whether they are a storage with an element type, an offset, a shape, strides, and two more."""
+    if len(arguments) != 6 or type(arguments[0]) is not storage or arguments[0][1] is None:
+        return False
+    if type(arguments[2]) is not tuple or type(arguments[3]) is not tuple or len(arguments[2]) != len(arguments[3]):
+        return False
+    return _are_natural(arguments[1:2]) and _are_natural(arguments[2]) and _are_natural(arguments[3])
+
+
+@cython.cfunc
+def _are_natural(numbers: tuple[Any, ...]) -> cython.bint:
+    """Whether all are integers from 0 to 2**63 - 1."""
+    at: cython.Py_ssize_t = 0
+    while at < len(numbers) and type(numbers[at]) is int and 0 <= numbers[at] <= _MOST:
+        at += 1
+    return at == len(numbers)
 
 
 @cython.cfunc
@@ -272,4 +369,6 @@ def _argument_nbytes(code: cython.int) -> cython.Py_ssize_t:
         return 1
     if code in (BINUNICODE, LONG_BINGET, LONG_BINPUT):
         return 4
+    if code == FRAME:
+        return 8
     return 2 if code == BININT2 else 0

@@ -17,20 +17,26 @@ except ModuleNotFoundError:
 
 LARGE = -1
 KEY = -2
-"""Faults: nested too deeply or larger than allowed, and a key that is neither text nor a number."""
+DUPLICATE = -3
+"""Faults: nested too deeply or larger than allowed, a key that is neither text nor a number, two leaves of one name."""
 _LARGE = cython.declare(cython.longlong, -1)
 _KEY = cython.declare(cython.longlong, -2)
-_MOST = cython.declare(cython.longlong, 1 << 60)
+_DUPLICATE = cython.declare(cython.longlong, -3)
 
 
-def least_nbytes(value: Any, pairs: Any, depth: cython.Py_ssize_t) -> int:
-    """The size of the smallest pickle that has the values of a container and shares none of them, or LARGE."""
-    nbytes: cython.longlong = _least(value, pairs, depth, {})
+def least_nbytes(value: Any, pairs: Any, depth: cython.Py_ssize_t, most: cython.longlong) -> int:
+    """The size of the smallest pickle that has the values of a container and shares none of them.
+
+    LARGE if that is more than `most`, which is at most 2**60.
+    """
+    nbytes: cython.longlong = _least(value, pairs, depth, most, {})
     return int(nbytes)
 
 
 @cython.cfunc
-def _least(value: Any, pairs: Any, depth: cython.Py_ssize_t, known: dict[Any, Any]) -> cython.longlong:
+def _least(
+    value: Any, pairs: Any, depth: cython.Py_ssize_t, most: cython.longlong, known: dict[Any, Any]
+) -> cython.longlong:
     """A container is counted once, by its id, and each that contains it adds the sum."""
     nbytes: cython.longlong = 0
     inside: cython.longlong
@@ -39,29 +45,41 @@ def _least(value: Any, pairs: Any, depth: cython.Py_ssize_t, known: dict[Any, An
         return _LARGE
     for item in value:
         kind: Any = type(item)
-        if item is None or kind is bool:
-            nbytes += 1
-            continue
-        nbytes += 2
+        nbytes += 1 if item is None or kind is bool else 2
         if (kind is list or kind is tuple or kind is pairs) and len(item) > 0:
             found = known.get(id(item))
-            inside = _least(item, pairs, depth - 1, known) if found is None else found
+            inside = _least(item, pairs, depth - 1, most, known) if found is None else found
             if inside < 0:
                 return _LARGE
-            nbytes = min(nbytes + inside, _MOST)  # both are at most that, so the sum does not overflow
+            nbytes += inside  # both are at most `most`, so the sum does not overflow
+        if nbytes > most:
+            return _LARGE
     known[id(value)] = nbytes
     return nbytes
 
 
 def leaves(
-    root: Any, pairs: Any, letters: cython.longlong, depth: cython.Py_ssize_t, names: list[str], found: list[Any]
+    root: Any,
+    pairs: Any,
+    named: Any,
+    letters: cython.longlong,
+    depth: cython.Py_ssize_t,
+    values: dict[str, Any],
+    others: dict[str, int],
+    found: list[Any],
 ) -> int:
-    """Appends the leaves of a value and their names; returns a fault, or what is left of `letters`.
+    """Adds the leaves of a value by their names; returns a fault, or what is left of `letters`.
 
     A name is the keys that lead to a leaf, joined by dots. Letters are those of names and
     texts: each item of a container takes the name of the container, and each text its length.
+    Plain leaves are `values`: a tuple becomes a list, an empty dict a dict, and a value of the
+    type `named` its name. All else is `found`, each once, at the position that `others` has.
     """
-    left: cython.longlong = _visit("", True, root, pairs, letters, depth, names, found)
+    left: cython.longlong
+    known: dict[Any, Any] = {}
+    if _is_leaf(root, pairs):
+        return letters if _add("", root, pairs, named, values, others, found, known) else DUPLICATE
+    left = _visit("", True, root, pairs, named, letters, depth, values, others, found, known)
     return int(left)
 
 
@@ -71,24 +89,22 @@ def _visit(
     top: cython.bint,
     value: Any,
     pairs: Any,
+    named: Any,
     letters: cython.longlong,
     depth: cython.Py_ssize_t,
-    names: list[str],
+    values: dict[str, Any],
+    others: dict[str, int],
     found: list[Any],
+    known: dict[Any, Any],
 ) -> cython.longlong:
     """Items of the `top` value are named by their keys alone, others by the names of their containers too."""
     kind: Any = type(value)
     keyed: cython.bint = kind is pairs
     leaf: cython.bint = not keyed
     at: cython.Py_ssize_t = 0
-    count: cython.Py_ssize_t
+    count: cython.Py_ssize_t = len(value)
     prefix: str
     item_name: str
-    if not (kind is list or kind is tuple or keyed) or len(value) == 0:
-        names.append(name)
-        found.append(value)
-        return letters
-    count = len(value)
     letters -= len(name) * count
     for item in value:
         kind = type(item)
@@ -99,9 +115,7 @@ def _visit(
     if letters < 0 or depth < 0:
         return _LARGE
     if leaf:
-        names.append(name)
-        found.append(value)
-        return letters
+        return letters if _add(name, value, pairs, named, values, others, found, known) else _DUPLICATE
     prefix = "" if top else name + "."
     # A dict has as many keys as values: at + 1 < count where it is at a key.
     while at < count and letters >= 0:
@@ -113,7 +127,53 @@ def _visit(
             item_name = prefix + (key if kind is str else str(key))
             at += 1
         else:
-            item_name = prefix + str(at)
-        letters = _visit(item_name, False, value[at], pairs, letters, depth - 1, names, found)
+            item_name = f"{prefix}{at}"
+        item = value[at]
+        if not _is_leaf(item, pairs):
+            letters = _visit(item_name, False, item, pairs, named, letters, depth - 1, values, others, found, known)
+        elif not _add(item_name, item, pairs, named, values, others, found, known):
+            return _DUPLICATE
         at += 1
     return letters
+
+
+@cython.cfunc
+def _is_leaf(value: Any, pairs: Any) -> cython.bint:
+    """Whether a value has no items; a container of scalars is a leaf, too."""
+    kind: Any = type(value)
+    return not (kind is list or kind is tuple or kind is pairs) or len(value) == 0
+
+
+@cython.cfunc
+def _add(
+    name: str,
+    value: Any,
+    pairs: Any,
+    named: Any,
+    values: dict[str, Any],
+    others: dict[str, int],
+    found: list[Any],
+    known: dict[Any, Any],
+) -> cython.bint:
+    """Adds a leaf; whether its name is new. `known` has the positions of what is found by id."""
+    kind: Any = type(value)
+    before: cython.Py_ssize_t = len(values)
+    position: Any
+    if value is None or kind is bool or kind is int or kind is float or kind is str or kind is bytes or kind is list:
+        values[name] = value
+    elif kind is tuple:
+        values[name] = list(value)
+    elif kind is pairs:
+        values[name] = {}
+    elif kind is named:
+        values[name] = value.name
+    else:
+        position = known.get(id(value))
+        if position is None:
+            position = len(found)
+            known[id(value)] = position
+            found.append(value)
+        before = len(others)
+        others[name] = position
+        return len(others) > before and not (values and name in values)
+    return len(values) > before and not (others and name in others)

@@ -1,4 +1,4 @@
-"""The wire format of Protocol Buffers: the fields of a message, and the dense tensors of an ONNX graph as columns.
+"""The wire format of Protocol Buffers: the fields of a message, and the tensors of an ONNX graph as columns.
 
 Both scans stop before a field whose head is not all there and before any that breaks a rule, and
 leave that to the caller, who has the messages. So do tensors that have anything unusual.
@@ -12,6 +12,10 @@ try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
+if cython.compiled:
+    from cython.cimports.tensorglot.kernels.primitives import little
+else:
+    from tensorglot.kernels.primitives import little
 
 _VARINT = cython.declare(cython.int, 0)
 _FIXED64 = cython.declare(cython.int, 1)
@@ -21,7 +25,8 @@ _MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
 _TENSOR = cython.declare(cython.ulonglong, 5)
 _SPARSE_TENSOR = cython.declare(cython.ulonglong, 15)
 _COUNT_END = cython.declare(cython.ulonglong, 1 << 60)
-_TYPES = cython.declare(cython.ulonglong, 256)
+_TOGETHER = cython.declare(cython.Py_ssize_t, 1024)
+"""Fields that are found at a time, so that a caller who stops early has not waited for all."""
 
 
 def scan_fields(
@@ -30,13 +35,18 @@ def scan_fields(
     at: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     left: cython.Py_ssize_t,
+    wanted: cython.ulonglong,
+    pair: cython.ulonglong,
     make: Any,
     found: list[Any],
+    pairs: dict[str, str],
 ) -> tuple[int, int]:
     """Scans fields from `at` up to `end`; returns where it stopped, and how many of `left` bytes may still be read.
 
-    `data` are the bytes of the file from `base` on. `make` is called with number, kind, value
-    of a varint, begin and end of each field, and the result appended to `found`.
+    `data` are the bytes of the file from `base` on. Fields whose numbers are bits of `wanted`
+    are appended to `found`, as tuples of the type `make`: number, kind, value of a varint, begin
+    and end. A field of the number `pair` that is a key and its value is added to `pairs` instead,
+    unless the key is there.
     """
     raw: cython.p_const_uchar = data
     size: cython.Py_ssize_t = len(data)
@@ -47,6 +57,8 @@ def scan_fields(
     contents_end: cython.Py_ssize_t
     key: cython.ulonglong
     value: cython.ulonglong
+    whole: cython.bint
+    one: Any
     # Invariant: `found` has the fields before `position`; a byte is read only below `size`.
     while position < limit and position < size:
         after = _end(raw, position, limit, size)
@@ -60,11 +72,20 @@ def scan_fields(
         contents_end = _contents_end(key, value, first, limit)
         if contents_end < 0 or first - position > left:
             break
+        whole = contents_end <= size and contents_end - position <= left
+        if whole and key == (pair << 3 | _BYTES) and _add_pair(data, first, contents_end, pairs):
+            left -= contents_end - position
+            position = contents_end
+            continue
+        if key >> 3 < 64 and wanted >> (key >> 3) & 1:
+            if len(found) == _TOGETHER:
+                break
+            if key & 7 == _VARINT:
+                one = key >> 3, key & 7, value, base + after, base + first
+            else:
+                one = key >> 3, key & 7, 0, base + first, base + contents_end
+            found.append(tuple.__new__(make, one))
         left -= first - position
-        if key & 7 == _VARINT:
-            found.append(make(key >> 3, key & 7, value, base + after, base + first))
-        else:
-            found.append(make(key >> 3, key & 7, 0, base + first, base + contents_end))
         position = contents_end
     return base + position, left
 
@@ -78,13 +99,19 @@ def scan_tensors(
     most: cython.Py_ssize_t,
     max_rank: cython.Py_ssize_t,
     columns: Any,
+    external: dict[int, dict[str, str]],
+    sparse: tuple[Any, ...],
 ) -> tuple[int, int]:
     """Scans fields from `at` up to `end`; returns where it stopped, and how many of `left` bytes may still be read.
 
     `data` are the bytes of the file from `base` on. Tensors are added to the columns until
     there are `most`: where the message begins, its name, type, rank and number of elements,
     the field of its values (0 for none), their begin and their end; and to the last column
-    all dimensions.
+    all dimensions. `external` has where the values are of a tensor that says that they are
+    elsewhere, by its position. `sparse` has columns and `external` of the values of sparse
+    tensors, the same of their indices, and columns of their own: where the message begins, rank,
+    number of elements, dimensions, and the largest index as an unsigned number, -1 if there is
+    none, None if that is not known here.
     """
     raw: cython.p_const_uchar = data
     size: cython.Py_ssize_t = len(data)
@@ -109,12 +136,15 @@ def scan_tensors(
         value = _value(raw, after, first)
         spent = first - position
         contents_end = _contents_end(key, value, first, limit)
-        if contents_end < 0 or spent > left or key >> 3 == _SPARSE_TENSOR:
+        if contents_end < 0 or spent > left:
             break
-        if key >> 3 == _TENSOR:
-            if key & 7 != _BYTES or len(columns[0]) >= most:
+        if key >> 3 == _TENSOR or key >> 3 == _SPARSE_TENSOR:
+            if key & 7 != _BYTES or len(columns[0]) + len(sparse[4]) >= most:
                 break
-            inside = _add_tensor(data, base, first, contents_end, left - spent, max_rank, columns)
+            if key >> 3 == _TENSOR:
+                inside = _add_tensor(data, base, first, contents_end, left - spent, max_rank, columns, external)
+            else:
+                inside = _add_sparse(data, base, first, contents_end, left - spent, max_rank, sparse)
             if inside < 0:
                 break
             spent += inside
@@ -132,6 +162,7 @@ def _add_tensor(
     left: cython.Py_ssize_t,
     max_rank: cython.Py_ssize_t,
     columns: Any,
+    external: dict[int, dict[str, str]],
 ) -> cython.Py_ssize_t:
     """Adds the tensor of a message to the columns; returns how many of `left` bytes were read.
 
@@ -145,13 +176,13 @@ def _add_tensor(
     spent: cython.Py_ssize_t = 0
     key: cython.ulonglong
     value: cython.ulonglong
-    rank: cython.Py_ssize_t = 0
     name: Any = None
     type: cython.ulonglong = 0
     typed: cython.bint = False
     located: cython.bint = False
-    empty: cython.bint = False
-    whole: cython.ulonglong = 1
+    elsewhere: cython.bint = False
+    entries: dict[str, str] = {}
+    whole: cython.ulonglong
     field: cython.ulonglong = 0
     values: cython.Py_ssize_t = -base
     values_end: cython.Py_ssize_t = -base
@@ -170,15 +201,13 @@ def _add_tensor(
         position = _contents_end(key, value, first, end)
         if position < 0:
             return -1
-        if key == 1 << 3:  # dims
-            rank += 1
-            whole = _product(whole, value)
-            if rank > max_rank or whole == 0:
+        if key == 1 << 3 or key == (1 << 3 | _BYTES):  # dims, one or packed
+            if key != 1 << 3:
+                spent += position - first
+            if not _add_sizes(raw, after if key == 1 << 3 else first, position, size, max_rank, sizes):
                 return -1
-            empty = empty or value == 0
-            sizes.append(value)
         elif key == 2 << 3:  # data_type
-            if typed or value >= _TYPES:
+            if typed:
                 return -1
             type = value
             typed = True
@@ -191,9 +220,21 @@ def _add_tensor(
             except UnicodeDecodeError:
                 return -1
         elif key == 14 << 3:  # data_location
-            if located or value != 0:
+            if located or value > 1:
                 return -1
             located = True
+            elsewhere = value == 1
+        elif key == (13 << 3 | _BYTES):  # external_data
+            spent += position - first
+            if position > size or not _add_pair(data, first, position, entries):
+                return -1
+        elif key == (6 << 3 | _BYTES):  # string_data
+            if field != 0 and field != 6:
+                return -1
+            if field == 0:
+                field = 6
+                values = first
+            values_end = position
         elif _is_data(key):
             if field != 0:
                 return -1
@@ -202,14 +243,17 @@ def _add_tensor(
             values_end = position
         elif key >> 3 <= 14 and key >> 3 != 12:  # a field that tensors have, in another form
             return -1
-    if spent > left:
+    whole = _product(sizes)
+    if spent > left or whole == 0 or (elsewhere and field != 0):
         return -1
+    if elsewhere:
+        external[len(columns[0])] = entries
     begins, names, types, ranks, counts, fields, firsts, ends, dims = columns
     begins.append(base + begin)
     names.append("" if name is None else name)
     types.append(type)
-    ranks.append(rank)
-    counts.append(0 if empty else whole)
+    ranks.append(len(sizes))
+    counts.append(0 if 0 in sizes else whole)
     fields.append(field)
     firsts.append(base + values)
     ends.append(base + values_end)
@@ -217,34 +261,159 @@ def _add_tensor(
     return spent
 
 
-def text_pair(data: bytes) -> tuple[str, str] | None:
-    """The texts of the fields 1 and 2 of a message, "" for one that it lacks; None if it has anything else."""
+@cython.cfunc
+def _add_sparse(
+    data: bytes,
+    base: cython.Py_ssize_t,
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    left: cython.Py_ssize_t,
+    max_rank: cython.Py_ssize_t,
+    sparse: tuple[Any, ...],
+) -> cython.Py_ssize_t:
+    """The same for a sparse tensor: its values, its indices, its dimensions."""
     raw: cython.p_const_uchar = data
     size: cython.Py_ssize_t = len(data)
-    position: cython.Py_ssize_t = 0
+    position: cython.Py_ssize_t = begin
+    after: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    spent: cython.Py_ssize_t = 0
+    inside: cython.Py_ssize_t
+    key: cython.ulonglong
+    whole: cython.ulonglong
+    # The messages of values and indices; -1 as long as there is none.
+    values: cython.Py_ssize_t = -1
+    values_end: cython.Py_ssize_t = -1
+    indices: cython.Py_ssize_t = -1
+    indices_end: cython.Py_ssize_t = -1
+    sizes: list[Any] = []
+    while position < end:
+        after = _end(raw, position, end, size)
+        if after < 0:
+            return -1
+        key = _value(raw, position, after)
+        first = _number_end(raw, key, after, end, size)
+        if first < 0:
+            return -1
+        spent += first - position
+        position = _contents_end(key, _value(raw, after, first), first, end)
+        if position < 0:
+            return -1
+        if key == (1 << 3 | _BYTES) and values < 0:
+            values = first
+            values_end = position
+        elif key == (2 << 3 | _BYTES) and indices < 0:
+            indices = first
+            indices_end = position
+        elif key == 3 << 3 or key == (3 << 3 | _BYTES):
+            if key != 3 << 3:
+                spent += position - first
+            if not _add_sizes(raw, after if key == 3 << 3 else first, position, size, max_rank, sizes):
+                return -1
+        elif key >> 3 <= 3:
+            return -1
+    whole = _product(sizes)
+    if values < 0 or indices < 0 or whole == 0:
+        return -1
+    value_columns, value_external, index_columns, index_external, begins, ranks, counts, dims, largest = sparse
+    inside = _add_tensor(data, base, values, values_end, left - spent, max_rank, value_columns, value_external)
+    if inside < 0:
+        return -1
+    spent += inside
+    inside = _add_tensor(data, base, indices, indices_end, left - spent, max_rank, index_columns, index_external)
+    if inside < 0:
+        _drop_last(value_columns, value_external)
+        return -1
+    begins.append(base + begin)
+    ranks.append(len(sizes))
+    counts.append(0 if 0 in sizes else whole)
+    dims.extend(sizes)
+    last: cython.Py_ssize_t = len(index_columns[5]) - 1
+    if last in index_external:
+        largest.append(None)
+    else:
+        largest.append(
+            _largest(data, index_columns[5][last], index_columns[6][last] - base, index_columns[7][last] - base)
+        )
+    return spent + inside
+
+
+@cython.cfunc
+def _drop_last(columns: Any, external: dict[int, dict[str, str]]) -> cython.void:
+    """Removes the tensor that was added last."""
+    begins, names, types, ranks, counts, fields, firsts, ends, dims = columns
+    del dims[len(dims) - ranks[len(ranks) - 1] :]
+    for column in (begins, names, types, ranks, counts, fields, firsts, ends):
+        column.pop()
+    external.pop(len(begins), None)
+
+
+@cython.cfunc
+def _largest(data: bytes, field: cython.int, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> Any:
+    """The largest number of 64 bits, unsigned; -1 if there is none, None if it is not known."""
+    raw: cython.p_const_uchar = data
+    size: cython.Py_ssize_t = len(data)
+    after: cython.Py_ssize_t
+    value: cython.ulonglong
+    most: cython.ulonglong = 0
+    if end == begin:
+        return -1
+    if end > size or (field != 7 and field != 9) or (field == 9 and (end - begin) % 8 != 0):
+        return None
+    while begin < end:
+        if field == 9:
+            after = begin + 8
+            value = little(raw, begin, 8)
+        else:
+            after = _end(raw, begin, end, size)
+            if after < 0:
+                return None
+            value = _value(raw, begin, after)
+        most = max(most, value)
+        begin = after
+    return most
+
+
+@cython.cfunc
+def _add_pair(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, pairs: dict[str, str]) -> cython.bint:
+    """Adds the texts of the fields 1 and 2 of a message, key and value, "" for one that it lacks.
+
+    False, and nothing is added, if the key is there or the message breaks a rule. `end` is at most the size of `data`.
+    """
+    raw: cython.p_const_uchar = data
+    position: cython.Py_ssize_t = begin
     after: cython.Py_ssize_t
     first: cython.Py_ssize_t
     key: cython.ulonglong
-    value: cython.ulonglong
-    texts: list[Any] = [None, None]
-    # Invariant: the fields before `position` are done; a byte is read only below `size`.
-    while position < size:
-        after = _end(raw, position, size, size)
+    text: Any = None
+    value: Any = None
+    # Invariant: the fields before `position` are done; a byte is read only below `end`.
+    while position < end:
+        after = _end(raw, position, end, end)
         if after < 0:
-            return None
+            return False
         key = _value(raw, position, after)
-        first = _end(raw, after, size, size)
-        if (key != (1 << 3 | _BYTES) and key != (2 << 3 | _BYTES)) or first < 0:
-            return None
-        value = _value(raw, after, first)
-        position = _contents_end(key, value, first, size)
-        if position < 0 or texts[(key >> 3) - 1] is not None:
-            return None
-        try:
-            texts[(key >> 3) - 1] = data[first:position].decode("utf-8")
-        except UnicodeDecodeError:
-            return None
-    return texts[0] or "", texts[1] or ""
+        first = _number_end(raw, key, after, end, end)
+        if first < 0:
+            return False
+        position = _contents_end(key, _value(raw, after, first), first, end)
+        if position < 0:
+            return False
+        if key >> 3 == 1 or key >> 3 == 2:
+            if key & 7 != _BYTES or (text if key >> 3 == 1 else value) is not None:
+                return False
+            try:
+                if key >> 3 == 1:
+                    text = data[first:position].decode("utf-8")
+                else:
+                    value = data[first:position].decode("utf-8")
+            except UnicodeDecodeError:
+                return False
+    text = "" if text is None else text
+    if text in pairs:
+        return False
+    pairs[text] = "" if value is None else value
+    return True
 
 
 @cython.cfunc
@@ -279,15 +448,37 @@ def _number_end(
 
 
 @cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _product(count: cython.ulonglong, value: cython.ulonglong) -> cython.ulonglong:
-    """The product of all dimensions but the zeros; 0 where that is 2**60 or more."""
-    if value == 0:
-        return count
-    if value >= _COUNT_END or count >= _COUNT_END // value + (_COUNT_END % value != 0):
-        return 0
-    return count * value
+def _add_sizes(
+    raw: cython.p_const_uchar,
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    most: cython.Py_ssize_t,
+    sizes: list[Any],
+) -> cython.bint:
+    """Appends the varints up to `end`; False if they are not all there, or there are more than `most` in all."""
+    after: cython.Py_ssize_t
+    while at < end:
+        after = _end(raw, at, end, size)
+        if after < 0 or len(sizes) >= most:
+            return False
+        sizes.append(_value(raw, at, after))
+        at = after
+    return True
+
+
+@cython.cfunc
+def _product(sizes: list[Any]) -> cython.ulonglong:
+    """The product of all sizes but the zeros; 0 where that is 2**60 or more."""
+    count: cython.ulonglong = 1
+    value: cython.ulonglong
+    for item in sizes:
+        value = item
+        if value > 0:
+            if value >= _COUNT_END or count >= _COUNT_END // value + (_COUNT_END % value != 0):
+                return 0
+            count *= value
+    return count
 
 
 @cython.cfunc

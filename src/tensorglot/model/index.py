@@ -198,7 +198,7 @@ class Index:
         if self.first_rows is not None:
             rows, first_rows = take_shapes(np.arange(len(self.dtypes)), self.first_rows, tensors)
         dims, dim_offsets = take_shapes(self.dims, self.dim_offsets, rows)
-        chosen: dict[str, list[int]] = {"row": rows.tolist(), "tensor": tensors.tolist()}
+        chosen = {"row": rows, "tensor": tensors}
         columns = {
             column.name: _take(getattr(self, column.name), chosen[column.metadata["per"]])
             for column in fields(self)
@@ -255,19 +255,20 @@ _NO_TENSORS = Index(
 )
 
 
-def _take(column: Any, chosen: list[int]) -> Any:
+def _take(column: Any, positions: NDArray[np.int64]) -> Any:
     """The entries of a column at the chosen positions, which become 0, 1, 2, …"""
     if column is None or (isinstance(column, (Mapping, frozenset)) and not column):
         return column
     if isinstance(column, np.ndarray):
-        return column[chosen]
+        return column[positions]
+    chosen: list[int] = positions.tolist()
     if isinstance(column, Mapping):
         return {new: column[old] for new, old in enumerate(chosen) if old in column}
     if isinstance(column, frozenset):
         return frozenset(new for new, old in enumerate(chosen) if old in column)
     many = 4 * len(chosen) >= len(column)
     entries = column[:] if many else column  # `Names` decodes all names at once faster than one by one
-    return [entries[position] for position in chosen]
+    return list(map(entries.__getitem__, chosen))
 
 
 def _concat(columns: list[Any], counts: list[int], declared: Field[Any]) -> Any:

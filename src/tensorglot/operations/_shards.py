@@ -195,14 +195,16 @@ def _check_file_name(shard: str, tensor: str) -> None:
 
 
 def _stray_shards(index: Place, shards: Mapping[str, Any]) -> list[Note]:
-    from pathlib import Path  # few checkpoints have shards
-
-    suffixes = {Path(shard).suffix for shard in shards} or {Path(index.name.removesuffix(INDEX_SUFFIX)).suffix}
+    suffixes = {_suffix(shard) for shard in shards} or {_suffix(index.name.removesuffix(INDEX_SUFFIX))}
     return [
         Note("shards.stray", f"{escape(name)} is not listed in {escape(index.name)}")
         for name in Folder.of(index).names() or []
-        if Path(name).suffix in suffixes and name not in shards
+        if _suffix(name) in suffixes and name not in shards
     ]
+
+
+def _suffix(name: str) -> str:
+    return os.path.splitext(name)[1]  # noqa: PTH122
 
 
 def _take_listed(index: Index, shard: str, names: Sequence[str]) -> tuple[Index, list[Note]]:

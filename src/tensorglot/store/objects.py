@@ -20,7 +20,17 @@ from typing import Any, NamedTuple
 from tensorglot.dynd.cbor import ARRAY_HEAD, array_block
 from tensorglot.errors import FormatError, Hint, InputError, TensorglotError, UnsupportedError, escape
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.wire.cid import BLAKE3, CID, DAG_CBOR, DIGEST_NBYTES, RAW, blake3_cids, decode_node, encode_node
+from tensorglot.wire.cid import (
+    BLAKE3,
+    CID,
+    DAG_CBOR,
+    DIGEST_NBYTES,
+    RAW,
+    blake3_cids,
+    cid_texts,
+    decode_node,
+    encode_node,
+)
 
 __all__ = [
     "LEAF_HEAD",
@@ -215,7 +225,7 @@ class Commit(Record):
             time = datetime.fromtimestamp(node["time"] / 1e6, UTC)
         except (ValueError, OverflowError, OSError) as error:
             raise FormatError(f"the time of a commit, {node['time']}, is out of range", rule="store.commit") from error
-        parents = tuple(map(str, node["parents"]))
+        parents = tuple(cid_texts([bytes(parent) for parent in node["parents"]]))
         return cls(str(cid), parents, node["message"], time, node["metadata"], node["tensors"])
 
 

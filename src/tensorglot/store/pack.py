@@ -122,6 +122,10 @@ class PackIndex:
         return self.blocks["begin"].item(block), self.blocks["nbytes"].item(block)
 
 
+_FEW = 8
+"""Blocks, and records, of a small pack."""
+
+
 def read_index(backend: Backend, key: str) -> PackIndex:
     """Reads and checks the index of a pack."""
     tail, size = backend.read_tail(key, _TAIL_NBYTES)
@@ -219,25 +223,45 @@ class _Columns:
 def _check(index: PackIndex, end: int) -> None:
     """Everything that later code relies on: spans inside the pack, sizes within limits, bases that exist."""
     of_block, of_record = index.blocks, index.records
-    stops = of_record["offset"] + of_record["stored"]
-    wrong = {
-        "a record lies outside the pack": (of_record["offset"] < len(_MAGIC))
-        | (stops > end)
-        | (stops < of_record["offset"]),
-        "a record decodes to more than a chunk": of_record["decoded"] > CHUNK_NBYTES,
-        "a record has more bytes than a chunk": of_record["stored"] > CHUNK_NBYTES,
-        "a base is not in the table of bases": (of_record["base"] != NO_BASE) & (of_record["base"] >= len(index.bases)),
-        "a chain of deltas is too long": of_record["depth"] > MAX_DEPTH,
-        "a delta needs a base and a depth": (of_record["base"] == NO_BASE) != (of_record["depth"] == 0),
-    }
-    for what, rows in wrong.items():
-        if rows.any():
-            raise FormatError(what, rule="pack.record", offset=int(of_record["offset"][int(np.argmax(rows))]))
-    if (of_block["record"] >= len(of_record["offset"])).any():
-        raise FormatError("a block names a record that does not exist", rule="pack.block")
-    room = of_record["decoded"][of_block["record"]]
-    if (of_block["begin"].astype(np.uint64) + of_block["nbytes"] > room).any():
-        raise FormatError("a block lies outside its record", rule="pack.block")
+    records = [of_record[name] for name in ("offset", "stored", "decoded", "base", "depth")]
+    blocks = [of_block[name] for name in ("record", "begin", "nbytes")]
+    count = len(records[0])
+    if max(count, len(blocks[0])) <= _FEW:  # numbers by themselves: a store may have thousands of small packs
+        for record in zip(*(column.tolist() for column in records), strict=True):
+            for what, wrong in _record_faults(end, len(index.bases), *record):
+                if wrong:
+                    raise FormatError(what, rule="pack.record", offset=record[0])
+        decoded = records[2].tolist()
+        for row, begin, nbytes in zip(*(column.tolist() for column in blocks), strict=True):
+            _require_block(row < count, "names a record that does not exist")
+            _require_block(begin + nbytes <= decoded[row], "lies outside its record")
+        return
+    for what, wrong in _record_faults(end, len(index.bases), *records):
+        if wrong.any():
+            raise FormatError(what, rule="pack.record", offset=int(records[0][int(np.argmax(wrong))]))
+    rows, begins, sizes = blocks
+    _require_block(not (rows >= count).any(), "names a record that does not exist")
+    _require_block(not (begins.astype(np.uint64) + sizes > records[2][rows]).any(), "lies outside its record")
+
+
+def _record_faults(
+    end: int, bases: int, offset: Any, stored: Any, decoded: Any, base: Any, depth: Any
+) -> tuple[tuple[str, Any], ...]:
+    """What may be wrong with a record, and whether it is; for numbers, and for columns of them."""
+    stop = offset + stored
+    return (
+        ("a record lies outside the pack", (offset < len(_MAGIC)) | (stop > end) | (stop < offset)),
+        ("a record decodes to more than a chunk", decoded > CHUNK_NBYTES),
+        ("a record has more bytes than a chunk", stored > CHUNK_NBYTES),
+        ("a base is not in the table of bases", (base != NO_BASE) & (base >= bases)),
+        ("a chain of deltas is too long", depth > MAX_DEPTH),
+        ("a delta needs a base and a depth", (base == NO_BASE) != (depth == 0)),
+    )
+
+
+def _require_block(valid: bool, message: str) -> None:
+    if not valid:
+        raise FormatError(f"a block {message}", rule="pack.block")
 
 
 @dataclass(slots=True)

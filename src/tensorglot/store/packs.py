@@ -37,7 +37,7 @@ __all__ = ["MissingBlock", "Packs", "Stored", "pack_key"]
 
 CACHE_NBYTES = 32 << 20
 """Decoded groups of small blocks that are kept."""
-_INDEXES = 64
+_INDEXES = 256
 """Indexes of local packs that one thread reads at a time: reading one takes less time than starting a thread's job."""
 _SUFFIX = ".pack"
 
@@ -209,18 +209,22 @@ class Packs:
         return self._attempt(lambda: self._read(digest), lambda: Salvage(self).read(CID(digest, codec)))
 
     def read_many(self, digests: Sequence[bytes], codec: int = RAW) -> list[bytes]:
-        """Many blocks, each compared with its digest. Small ones are found and decoded together."""
-        found: list[bytes | None] = [None] * len(digests)
-        groups = [group for group in self.table.by_record(digests) if group.first.record.grouped]
+        """Many blocks, each compared with its digest, and read once. Small ones are found and decoded together."""
+        each = list(dict.fromkeys(digests))
+        found: dict[bytes, bytes] = {}
+        groups = [group for group in self.table.by_record(each) if group.first.record.grouped]
         # Groups that are kept come first: the others push them out.
         for group in sorted(groups, key=lambda group: group.first.place not in self._groups):
             with contextlib.suppress(*READ_ERRORS):  # gone or damaged: each is looked up again below
                 data = self._group(group.first)
                 for at, begin, nbytes in zip(group.positions, group.begins, group.sizes, strict=True):
                     part = data[begin : begin + nbytes]
-                    if blake3(part).digest() == digests[at]:
-                        found[at] = part
-        return [self.read(digest, codec) if part is None else part for digest, part in zip(digests, found, strict=True)]
+                    if blake3(part).digest() == each[at]:
+                        found[each[at]] = part
+        for digest in each:
+            if digest not in found:
+                found[digest] = self.read(digest, codec)
+        return [found[digest] for digest in digests]
 
     def read_into(self, digest: bytes, out: memoryview) -> None:
         """A block of `len(out)` bytes, compared with its digest."""

@@ -11,7 +11,7 @@ Python lacks: Tag, Simple, and Pairs for a map that a dict cannot represent.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -122,6 +122,8 @@ class Pairs:
     items: tuple[tuple[Value, Value], ...]
 
 
+MakeTag: TypeAlias = "Callable[[int, Value], Value]"
+
 _REFUSALS: dict[str, tuple[type[FormatError], str]] = {
     "ends": (TruncatedError, "truncated: an item extends past the end of the data"),
     "reserved": (FormatError, "reserved value in the head of an item (additional information)"),
@@ -150,10 +152,10 @@ def check(data: bytes, profile: Profile, *, base: int = 0) -> None:
         raise FormatError("trailing bytes after the item", rule="cbor.trailing", offset=base + position)
 
 
-def decode(data: bytes, profile: Profile, *, base: int = 0) -> Value:
-    """Decodes exactly one item."""
+def decode(data: bytes, profile: Profile, *, base: int = 0, tag: MakeTag = Tag) -> Value:
+    """Decodes exactly one item. A tag is what `tag` makes of its number and value."""
     check(data, profile, base=base)
-    return Cursor(data, base=base).value()
+    return Cursor(data, base=base).value(tag)
 
 
 class Cursor:
@@ -277,8 +279,12 @@ class Cursor:
         self.pos += 1
         return b"".join(chunks)
 
-    def value(self) -> Value:
-        """Reads one item as a value."""
+    def value(self, tag: MakeTag = Tag) -> Value:
+        """Reads one item as a value. A tag is what `tag` makes of its number and value."""
+        found = cbor_scan.value(self.data, self.pos, _DEPTH, tag)
+        if found is not None:
+            value, self.pos = found
+            return value
         open_items: list[_Open] = []
         while True:
             kind = self.major()
@@ -288,7 +294,7 @@ class Cursor:
             elif kind in (ARRAY, MAP, TAG):
                 _, _, argument = self._head()
                 if kind == TAG or argument != 0:
-                    open_items.append(_Open(kind, argument))
+                    open_items.append(_Open(kind, argument, tag))
                     continue
                 value = [] if kind == ARRAY else {}
             else:
@@ -315,6 +321,8 @@ class Cursor:
         return _SIMPLE[argument] if argument in _SIMPLE else Simple(argument)
 
 
+_DEPTH = 64
+"""Levels that are read by recursion, in the kernel."""
 _SHORT_TEXT = 0x60
 """The head of a text of no bytes."""
 _KINDS = {UINT: "an unsigned integer", TEXT: "text", ARRAY: "an array", MAP: "a map"}
@@ -325,10 +333,11 @@ _SIMPLE: dict[int, bool | None] = {20: False, 21: True, 22: None}
 class _Open:
     """An array, a map or a tag that is not complete yet."""
 
-    __slots__ = ("argument", "items", "kind", "missing")
+    __slots__ = ("argument", "items", "kind", "missing", "tag")
 
-    def __init__(self, kind: int, argument: int | None) -> None:
+    def __init__(self, kind: int, argument: int | None, tag: MakeTag) -> None:
         self.kind = kind
+        self.tag = tag
         self.argument = argument
         self.items: list[Value] = []
         count = 1 if kind == TAG else argument
@@ -345,7 +354,7 @@ class _Open:
             return self.items
         if self.kind == TAG:
             assert self.argument is not None  # noqa: S101
-            return Tag(self.argument, self.items[0])
+            return self.tag(self.argument, self.items[0])
         keys, values = self.items[::2], self.items[1::2]
         if all(key.__hash__ is not None and not isinstance(key, (Tag, Pairs)) for key in keys):
             pairs = dict(zip(keys, values, strict=True))

@@ -231,7 +231,7 @@ def encode_node(node: Any) -> bytes:
 
 def decode_node(block: Buffer) -> Any:
     """Decodes a DAG-CBOR block; links become CIDs."""
-    return _without_links(cbor.decode(_as_bytes(block), PROFILE))
+    return cbor.decode(_as_bytes(block), PROFILE, tag=_link)
 
 
 def _with_links(value: Any, depth: int) -> Any:
@@ -246,16 +246,11 @@ def _with_links(value: Any, depth: int) -> Any:
     return [_with_links(item, depth - 1) for item in value]
 
 
-def _without_links(value: Any) -> Any:
-    if isinstance(value, cbor.Tag):
-        if not isinstance(value.value, bytes) or value.value[:1] != b"\0":
-            raise FormatError("a DAG-CBOR link must be a byte string that begins with 0", rule="cid.link")
-        return CID.from_bytes(value.value[1:])
-    if isinstance(value, dict):
-        return {key: _without_links(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return value if {*map(type, value)} <= {str} else [_without_links(item) for item in value]
-    return value
+def _link(_: int, value: Any) -> CID:
+    """The profile allows no other tag."""
+    if not isinstance(value, bytes) or value[:1] != b"\0":
+        raise FormatError("a DAG-CBOR link must be a byte string that begins with 0", rule="cid.link")
+    return CID.from_bytes(value[1:])
 
 
 def data_cid(buffers: Iterable[Buffer], sink: Sink | None = None) -> tuple[CID, int]:

@@ -22,6 +22,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 _WIDTHS = {FIXED64: 8, FIXED32: 4}
 _WINDOW_NBYTES = 1 << 16
 _VARINT_NBYTES = 10
+_ALL = (1 << 64) - 1
 
 Read: TypeAlias = "Callable[[int, int], bytes]"
 """`read(offset, nbytes)` returns exactly `nbytes` bytes."""
@@ -51,16 +52,26 @@ class Reader:
         self._window = b""
         self._begin = 0
 
-    def fields(self, begin: int, end: int) -> Iterator[Field]:
-        """Yields the fields of the message from `begin` to `end`."""
-        position = begin
+    def fields(
+        self, begin: int, end: int, wanted: int = _ALL, pair: int = 0, pairs: dict[str, str] | None = None
+    ) -> Iterator[Field]:
+        """Yields the fields of the message from `begin` to `end` whose numbers are bits of `wanted`.
+
+        Fields of the number `pair` that are a key and its value are added to `pairs` instead,
+        unless the key is there.
+        """
+        position, pairs = begin, {} if pairs is None else pairs
         while position < end:
             found: list[Field] = []
             window, start = self.window(position)
-            position, self.left = scan_fields(window, start, position, end, self.left, Field, found)
+            position, self.left = scan_fields(
+                window, start, position, end, self.left, wanted, pair, Field, found, pairs
+            )
             yield from found
             if position < min(start + len(window), end):
-                yield (field := self.field(position, end))
+                field = self.field(position, end)
+                if wanted >> min(field.number, 64) & 1:
+                    yield field
                 position = field.end
 
     def field(self, start: int, end: int) -> Field:

@@ -21,7 +21,9 @@ reads the index and the plain values, no tensor.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
 
 from tensorglot.containers.dcp.checkpoint import Checkpoint, check_checkpoint
 from tensorglot.containers.dcp.directory import Directory, RankFiles, SavedItems
@@ -33,8 +35,7 @@ from tensorglot.containers.table import Container, ReadOptions, WriteOptions
 from tensorglot.containers.torchsave.names import DTYPES, QUANTIZED
 from tensorglot.errors import FormatError, escape
 from tensorglot.model.archive import Archive
-from tensorglot.model.builder import IndexBuilder, Row
-from tensorglot.model.index import Index, Note
+from tensorglot.model.index import UNKNOWN, Index, Note, shape_columns
 from tensorglot.model.payload import Chunk, Codec, Source
 
 __all__ = ["CONTAINER", "read_index"]
@@ -60,22 +61,37 @@ def _index(checkpoint: Checkpoint, files: Directory, options: ReadOptions) -> In
     """The index, with a row for each tensor. The spans of rows are adjacent in an imaginary file: none overlap."""
     if options.strict and checkpoint.notes:
         raise FormatError(checkpoint.notes[0].message, rule=checkpoint.notes[0].rule)
-    files.tensors = checkpoint.tensors
-    builder = IndexBuilder(options.limits, "dcp")
+    tensors = files.tensors = checkpoint.tensors
+    names = [tensor.name for tensor in tensors]
+    options.limits.check_names(names, "dcp")
+    codecs: dict[int, Codec] = {}
+    unknown: dict[int, str] = {}
     notes = list(checkpoint.notes)
-    end = 0
-    for tensor in checkpoint.tensors:
-        begin, end = end, end + tensor.nbytes
-        quantized = isinstance(tensor.dtype, str) and tensor.dtype in QUANTIZED
-        codec: Codec = Joined(tensor)
-        if quantized:
-            codec = Quantized(str(tensor.dtype))
-            message = f"'{escape(tensor.name)}' is listed and not read: {codec.reason}"
-            notes.append(Note("dcp.quantized", message))
-        row = Row(dtype=tensor.dtype, shape=tensor.shape, begin=begin, end=end, codec=codec, nbytes=tensor.nbytes)
-        builder.add(tensor.name, row)
-    index = builder.index(f"dcp@{checkpoint.version}", checkpoint.metadata or None, notes)
-    return replace(index, sources=dict.fromkeys(range(len(index.names)), files))
+    for at, tensor in enumerate(tensors):
+        codecs[at] = Joined(tensor)
+        if isinstance(tensor.dtype, str):
+            unknown[at] = tensor.dtype
+            if tensor.dtype in QUANTIZED:
+                codecs[at] = codec = Quantized(tensor.dtype)
+                notes.append(Note("dcp.quantized", f"'{escape(tensor.name)}' is listed and not read: {codec.reason}"))
+    sizes = [tensor.nbytes for tensor in tensors]
+    ends = list(accumulate(sizes, initial=0))
+    dims, dim_offsets = shape_columns([tensor.shape for tensor in tensors])
+    return Index(
+        format=f"dcp@{checkpoint.version}",
+        names=names,
+        dtypes=np.array([UNKNOWN if isinstance(t.dtype, str) else t.dtype.code for t in tensors], np.uint8),
+        dims=dims,
+        dim_offsets=dim_offsets,
+        begins=np.array(ends[:-1], np.int64),
+        ends=np.array(ends[1:], np.int64),
+        metadata=checkpoint.metadata or None,
+        codecs=codecs,
+        decoded_nbytes=dict(enumerate(sizes)),
+        unknown_dtypes=unknown,
+        sources=dict.fromkeys(range(len(names)), files),
+        notes=notes,
+    )
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:

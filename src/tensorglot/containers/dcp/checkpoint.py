@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,7 @@ WORK_PER_BOX = 48
 for any realistic number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a box or a value is: at a span of a file, or a tensor of a file."""
 
     file: str
@@ -88,8 +87,9 @@ class Checkpoint:
 
 def check_shape(shape: Sequence[int], itemsize: int, limits: Limits, tensor: str) -> None:
     """Checks rank and size, before the boxes, so that their checks can use 64-bit integers."""
-    limits.check_rank(len(shape), rule="dcp.limit.rank", tensor=tensor)
-    if math.prod(size for size in shape if size) * itemsize >= 1 << 63:
+    if len(shape) > limits.rank:
+        limits.check_rank(len(shape), rule="dcp.limit.rank", tensor=tensor)
+    if math.prod([size for size in shape if size]) * itemsize >= 1 << 63:
         raise FormatError("the tensor would have 2**63 bytes or more", rule="dcp.shape.product", tensor=tensor)
 
 
@@ -98,7 +98,7 @@ def check_checkpoint(checkpoint: Checkpoint, limits: Limits) -> None:
     limits.check_tensors(len(checkpoint.tensors), rule="dcp.limit.tensors")
     for tensor in checkpoint.tensors:
         _check_boxes(tensor)
-    for file in {place.file for _, place, _ in _items(checkpoint)}:
+    for file in {place.file for _, place in _places(checkpoint)}:
         _check_path(file)
     if checkpoint.version == "torch":
         _check_spans(checkpoint)
@@ -106,8 +106,16 @@ def check_checkpoint(checkpoint: Checkpoint, limits: Limits) -> None:
         _check_names(checkpoint)
 
 
+def _places(checkpoint: Checkpoint) -> Iterator[tuple[str, Place]]:
+    """Name and place of everything that is in a file."""
+    for tensor in checkpoint.tensors:
+        for place in tensor.places:
+            yield tensor.name, place
+    yield from checkpoint.values.items()
+
+
 def _items(checkpoint: Checkpoint) -> Iterator[tuple[str, Place, int]]:
-    """Name, place and size of everything that is in a file."""
+    """The same with sizes."""
     for tensor in checkpoint.tensors:
         for place, nbytes in zip(tensor.places, tensor.box_nbytes.tolist() if tensor.places else (), strict=True):
             yield tensor.name, place, nbytes
@@ -133,6 +141,8 @@ def _check_boxes(tensor: StoredTensor) -> None:
     starts, counts = tensor.starts, tensor.counts
     if not len(starts) and not tensor.nbytes:
         return  # thousands of empty tensors may have no box
+    if len(starts) == 1 and (starts[0].tolist(), counts[0].tolist()) == ([0] * len(tensor.shape), [*tensor.shape]):
+        return  # the common case: one box, which is all of the tensor
     outside = (starts < 0) | (counts < 0) | (starts > np.array(tensor.shape) - counts)
     if outside.any():
         at = int(outside.any(axis=1).argmax())
@@ -243,7 +253,7 @@ def _check_spans(checkpoint: Checkpoint) -> None:
 def _check_names(checkpoint: Checkpoint) -> None:
     """Checks that no two boxes are the same tensor of a file."""
     seen: set[tuple[str, str]] = set()
-    for name, place, _ in _items(checkpoint):
+    for name, place in _places(checkpoint):
         if (place.file, place.name) in seen:
             raise FormatError(
                 f"'{escape(place.name)}' of {escape(place.file)} is in the index twice",

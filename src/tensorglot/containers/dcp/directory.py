@@ -277,7 +277,7 @@ class SavedItems(Directory):
                     f"the item is not a tensor of {place.dtype}, which .metadata declares", rule="dcp.item.dtype"
                 )
             builder = IndexBuilder(self._options.limits, "dcp")
-            carrier = replace(view, dtype=ElementType(_CARRIERS[view.dtype.itemsize]))
+            carrier = view._replace(dtype=ElementType(_CARRIERS[view.dtype.itemsize]))
             builder.add(tensor, row_of(tensor, carrier, saved, self._options.limits)[0])
         except TensorglotError as error:
             if error.path is None:

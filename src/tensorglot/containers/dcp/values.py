@@ -68,7 +68,7 @@ def _read_value(name: str, place: Place, source: Section, options: ReadOptions, 
     if source.read_bytes(0, min(4, source.size)) != b"PK\x03\x04":
         raise UnsupportedError("not an archive of torch.save", rule="dcp.value")
     saved = open_zip(source, options).located()
-    tensors, values = flatten(saved.root, saved.pickle_nbytes)
-    if tensors:
-        notes.append(Note("dcp.value", f"the value '{escape(name)}' has {len(tensors)} tensors, which were not read"))
+    names, _, values = flatten(saved.root, saved.pickle_nbytes)
+    if names:
+        notes.append(Note("dcp.value", f"the value '{escape(name)}' has {len(names)} tensors, which were not read"))
     return {f"{name}.{key}" if key else name: value for key, value in (values or {}).items()}

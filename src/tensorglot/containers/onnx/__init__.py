@@ -4,6 +4,7 @@
     tensors     rows: where the values are, inline or in other files
     external    files of values beside the model
     varints     the codec of values that are stored as varints
+    unravel     the codec of coordinates that are stored as one number each
 
 The file is one Protocol Buffers message, read by our own scanner (`wire.protobuf`): it
 reads heads and skips contents, so a model opens without its values, and the size of what

@@ -10,43 +10,45 @@ from tensorglot.errors import FormatError, UnsupportedError, escape
 from tensorglot.model.lazy_source import OpenedOnce
 from tensorglot.model.payload import Source
 
-__all__ = ["ExternalFile", "external_span"]
+__all__ = ["ExternalFile", "check_location", "external_offset"]
 
 _NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
-def external_span(entries: dict[str, str], nbytes: int, offset: int) -> tuple[str, int]:
-    """The file name and the offset of values of `nbytes`; `offset` is where the model describes them."""
+def external_offset(entries: dict[str, str], nbytes: int, at: int) -> int:
+    """The offset of values of `nbytes` in their file; `at` is where the model describes them."""
+    length = entries.get("length")
+    if length is not None and _number("length", length, at) != nbytes:
+        raise FormatError(
+            f"dtype and shape need {nbytes} bytes, the file has {length}", rule="onnx.data.size", offset=at
+        )
+    offset = entries.get("offset")
+    return 0 if offset is None else _number("offset", offset, at)
 
-    def number(key: str) -> int | None:
-        text = entries.get(key)
-        if text is None:
-            return None
-        if _NUMBER.fullmatch(text) is None or int(text) >= 1 << 63:
-            raise FormatError(f"'{key}' is not a number of bytes", rule="onnx.external.number", offset=offset)
-        return int(text)
 
-    location = entries.get("location", "")
-    parts = location.split("/")
-    if parts[:1] == ["."]:
-        parts = parts[1:]
+def _number(key: str, text: str, at: int) -> int:
+    if _NUMBER.fullmatch(text) is None or int(text) >= 1 << 63:
+        raise FormatError(f"'{key}' is not a number of bytes", rule="onnx.external.number", offset=at)
+    return int(text)
+
+
+def check_location(location: str, at: int) -> str:
+    """The path of a file of values below the directory of the model."""
+    parts = location.removeprefix("./").split("/")
     safe = (
         location.isprintable()
-        and not any(c in location for c in "\\:")
-        and all(part not in ("", ".", "..") and len(os.fsencode(part)) <= 255 for part in parts)
+        and "\\" not in location
+        and ":" not in location
+        # A character has at most 4 bytes.
+        and all(part not in ("", ".", "..") and (len(part) < 64 or len(os.fsencode(part)) <= 255) for part in parts)
     )
-    if not safe or not parts:
+    if not safe:
         raise FormatError(
             f"the file '{escape(location)}' must be below the directory of the model",
             rule="onnx.external.location",
-            offset=offset,
+            offset=at,
         )
-    length = number("length")
-    if length is not None and length != nbytes:
-        raise FormatError(
-            f"dtype and shape need {nbytes} bytes, the file has {length}", rule="onnx.data.size", offset=offset
-        )
-    return "/".join(parts), number("offset") or 0
+    return "/".join(parts)
 
 
 class ExternalFile(OpenedOnce):

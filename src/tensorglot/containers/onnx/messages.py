@@ -6,16 +6,17 @@ take the last one, or merge both.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from tensorglot.errors import FormatError, LimitError, UnsupportedError
-from tensorglot.kernels.protobuf import scan_tensors, text_pair
+from tensorglot.kernels.protobuf import scan_tensors
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
 from tensorglot.wire.protobuf import BYTES, VARINT, Field, Reader, signed
 
-__all__ = ["DATA_FIELDS", "DTYPES", "Initializer", "Initializers", "Model", "SparseInitializer", "read_model"]
+__all__ = ["DATA_FIELDS", "DTYPES", "Initializer", "Initializers", "Model", "SparseInitializers", "read_model"]
 
 DTYPES: dict[int, str] = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "", 9: "bool",
@@ -30,8 +31,11 @@ DATA_FIELDS = {4: "float_data", 5: "int32_data", 6: "string_data", 7: "int64_dat
 """Fields of a tensor that have its values."""
 _PROPERTIES = {1: "ir_version", 2: "producer_name", 3: "producer_version", 4: "domain", 5: "model_version",
                6: "doc_string"}  # fmt: skip
-_USUAL_NBYTES = 4096
-"""A key and its value that are read at once."""
+_GRAPH, _OPSET, _PROPERTY = 7, 8, 14
+_WANTED = sum(1 << number for number in (*_PROPERTIES, _GRAPH, _OPSET, _PROPERTY))
+_OF_TENSORS = sum(1 << number for number in (1, 2, 3, 8, 13, 14, *DATA_FIELDS))
+_MAX_OPSETS = 1000
+"""Operator sets of a model: there is one for each domain, and the largest models have a dozen."""
 
 
 @dataclass(slots=True)
@@ -52,15 +56,6 @@ class Initializer:
 
 
 @dataclass(frozen=True, slots=True)
-class SparseInitializer:
-    """Values at coordinates; the name is that of the values."""
-
-    values: Initializer
-    indices: Initializer
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Initializers:
     """The descriptions of dense tensors, in columns."""
 
@@ -76,13 +71,15 @@ class Initializers:
     begins: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     dims: list[int] = field(default_factory=list)
+    external: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Where the values are of tensors whose values are in other files, by position."""
     unusual: dict[int, Initializer] = field(default_factory=dict)
-    """Tensors that columns cannot describe, by position; the columns have only their names and shapes."""
+    """Tensors that columns cannot describe, by position; the columns have only their names, types and shapes."""
 
     def add(self, tensor: Initializer) -> None:
         """Adds an unusual one."""
         self.unusual[len(self.names)] = tensor
-        row = (tensor.at, tensor.name, 0, len(tensor.shape), 0, 0, 0, 0)
+        row = (tensor.at, tensor.name, tensor.type, len(tensor.shape), 0, 0, 0, 0)
         for column, entry in zip(self.columns(), row, strict=False):
             column.append(entry)
         self.dims.extend(tensor.shape)
@@ -97,6 +94,7 @@ class Initializers:
             DATA_FIELDS.get(self.fields[position], ""),
             self.begins[position],
             self.ends[position],
+            self.external.get(position),
         )
 
     def columns(self) -> tuple[list[Any], ...]:
@@ -106,10 +104,32 @@ class Initializers:
 
 
 @dataclass(frozen=True, slots=True)
+class SparseInitializers:
+    """The descriptions of sparse tensors, in columns; the names are those of the values."""
+
+    values: Initializers = field(default_factory=Initializers)
+    indices: Initializers = field(default_factory=Initializers)
+    at: list[int] = field(default_factory=list)
+    """Offset of the message."""
+    ranks: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+    """Numbers of elements, zeros included."""
+    dims: list[int] = field(default_factory=list)
+    largest: list[int | None] = field(default_factory=list)
+    """The largest index, -1 if there is none, None if the indices have not been read."""
+
+    def columns(self) -> tuple[Any, ...]:
+        return (
+            self.values.columns(), self.values.external, self.indices.columns(), self.indices.external,
+            self.at, self.ranks, self.counts, self.dims, self.largest,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     metadata: dict[str, Any]
     tensors: Initializers
-    sparse: list[SparseInitializer]
+    sparse: SparseInitializers
 
 
 class _Once:
@@ -129,45 +149,49 @@ class _Once:
 def read_model(source: Source, limits: Limits) -> Model:
     reader = Reader(source.read_bytes, source.size, limits.header_or(), "onnx")
     metadata: dict[str, Any] = {}
+    properties: dict[str, str] = {}
     graph: Field | None = None
-    opsets: dict[bytes, tuple[str, int]] = {}
+    opsets = 0
     once = _Once()
-    for found in reader.fields(0, source.size):
-        if found.number in _PROPERTIES or found.number == 7:
+    for found in reader.fields(0, source.size, _WANTED, _PROPERTY, properties):
+        if found.number in _PROPERTIES or found.number == _GRAPH:
             once.check(found.number, found.begin)
         if found.number in _PROPERTIES:
             number = found.number in (1, 5)
             _require(found, VARINT if number else BYTES)
             metadata[f"onnx.{_PROPERTIES[found.number]}"] = str(signed(found.value)) if number else reader.text(found)
-        elif found.number == 7:
+        elif found.number == _GRAPH:
             _require(found, BYTES)
             graph = found
-        elif found.number == 8:
+        elif found.number == _OPSET:
             _require(found, BYTES)
-            content = reader.take(found)
-            if content not in opsets:
-                opsets[content] = _opset(reader, found)
-            domain, version = opsets[content]
+            opsets += 1
+            if opsets > _MAX_OPSETS:
+                raise LimitError(f"more than {_MAX_OPSETS} operator sets", rule="onnx.limit.opsets", offset=found.begin)
+            domain, version = _opset(reader, found)
             metadata[f"onnx.opset.{domain or 'ai.onnx'}"] = str(version)
-        elif found.number == 14:
+        else:
             key, value = _entry(reader, found)
-            if key in metadata:
+            if key in properties:
                 raise FormatError("duplicate metadata key", rule="onnx.metadata.duplicate", offset=found.begin)
-            metadata[key] = value
+            properties[key] = value
     if graph is None:
         raise FormatError("not an ONNX model: it has no graph", rule="onnx.graph", offset=0)
+    if not metadata.keys().isdisjoint(properties):
+        raise FormatError("duplicate metadata key", rule="onnx.metadata.duplicate", offset=0)
     tensors, sparse = _graph(reader, graph, limits)
-    return Model(metadata, tensors, sparse)
+    return Model(metadata | properties, tensors, sparse)
 
 
-def _graph(reader: Reader, graph: Field, limits: Limits) -> tuple[Initializers, list[SparseInitializer]]:
-    tensors, sparse, at_sparse = Initializers(), list[SparseInitializer](), list[int]()
+def _graph(reader: Reader, graph: Field, limits: Limits) -> tuple[Initializers, SparseInitializers]:
+    tensors, sparse = Initializers(), SparseInitializers()
     most, position = limits.tensors_or(), graph.begin
     while position < graph.end:
         window, begin = reader.window(position)
         position, reader.left = scan_tensors(
-            window, begin, position, graph.end, reader.left, most - len(sparse), limits.rank, tensors.columns()
-        )
+            window, begin, position, graph.end, reader.left, most, limits.rank, tensors.columns(), tensors.external,
+            sparse.columns(),
+        )  # fmt: skip
         if position >= min(begin + len(window), graph.end):
             continue
         found = reader.field(position, graph.end)
@@ -175,14 +199,13 @@ def _graph(reader: Reader, graph: Field, limits: Limits) -> tuple[Initializers, 
         if found.number not in (5, 15):
             continue
         _require(found, BYTES)
-        if len(tensors.names) + len(sparse) >= most:
+        if len(tensors.at) + len(sparse.at) >= most:
             raise LimitError("more initializers than Limits.tensors", rule="onnx.limit.tensors", offset=found.begin)
         if found.number == 5:
             tensors.add(_tensor(reader, found, limits.rank))
         else:
-            sparse.append(_sparse(reader, found, limits.rank))
-            at_sparse.append(found.begin)
-    _check_names([*tensors.names, *(one.values.name for one in sparse)], [*tensors.at, *at_sparse], limits)
+            _add_sparse(reader, found, limits.rank, sparse)
+    _check_names([*tensors.names, *sparse.values.names], [*tensors.at, *sparse.at], limits)
     return tensors, sparse
 
 
@@ -224,11 +247,6 @@ def _opset(reader: Reader, message: Field) -> tuple[str, int]:
 def _entry(reader: Reader, message: Field) -> tuple[str, str]:
     """A key and its value."""
     _require(message, BYTES)
-    if message.end - message.begin <= min(_USUAL_NBYTES, reader.left):
-        pair = text_pair(reader.take(message))
-        if pair is not None:
-            return pair
-        reader.left += message.end - message.begin  # below, each field is charged as it is read
     texts = {1: "", 2: ""}
     once = _Once()
     for found in reader.fields(message.begin, message.end):
@@ -244,13 +262,14 @@ def _tensor(reader: Reader, message: Field, max_rank: int) -> Initializer:
     location = 0
     once = _Once()
     entries: dict[str, str] = {}
-    for found in reader.fields(message.begin, message.end):
+    for found in reader.fields(message.begin, message.end, _OF_TENSORS, 13, entries):
         if found.number == 1:
             tensor.shape += _dims(reader, found, len(tensor.shape), max_rank)
         elif found.number == 13:
             key, value = _entry(reader, found)
-            if entries.setdefault(key, value) is not value:
+            if key in entries:
                 raise FormatError("duplicate key", rule="onnx.external.duplicate", offset=found.begin)
+            entries[key] = value
         elif found.number in DATA_FIELDS:
             _add_data(tensor, found)
         elif found.number in (2, 8, 14):
@@ -272,6 +291,7 @@ def _tensor(reader: Reader, message: Field, max_rank: int) -> Initializer:
         if tensor.data:
             raise FormatError("values both inline and external", rule="onnx.data.twice", offset=message.begin)
         tensor.external = entries
+    _check_count(tensor)
     return tensor
 
 
@@ -288,9 +308,16 @@ def _dims(reader: Reader, found: Field, have: int, max_rank: int) -> list[int]:
     return sizes
 
 
+def _check_count(tensor: Initializer) -> None:
+    if math.prod(size for size in tensor.shape if size) >= 1 << 60:
+        raise FormatError("the tensor would have 2**60 elements or more", rule="onnx.shape", offset=tensor.at)
+
+
 def _add_data(tensor: Initializer, found: Field) -> None:
     name = DATA_FIELDS[found.number]
-    if name != "string_data":
+    if name == "string_data":
+        _require(found, BYTES)
+    else:
         if tensor.data == name:
             raise UnsupportedError(
                 f"{name} in several pieces is not supported", rule="onnx.data.pieces", offset=found.begin
@@ -303,7 +330,7 @@ def _add_data(tensor: Initializer, found: Field) -> None:
     tensor.data, tensor.begin, tensor.end = name, begin, found.end
 
 
-def _sparse(reader: Reader, message: Field, max_rank: int) -> SparseInitializer:
+def _add_sparse(reader: Reader, message: Field, max_rank: int, sparse: SparseInitializers) -> None:
     parts: dict[int, Initializer] = {}
     shape: list[int] = []
     for found in reader.fields(message.begin, message.end):
@@ -316,4 +343,12 @@ def _sparse(reader: Reader, message: Field, max_rank: int) -> SparseInitializer:
             shape += _dims(reader, found, len(shape), max_rank)
     if len(parts) < 2:
         raise FormatError("a sparse tensor needs values and indices", rule="onnx.sparse", offset=message.begin)
-    return SparseInitializer(parts[1], parts[2], tuple(shape))
+    if math.prod(size for size in shape if size) >= 1 << 63:
+        raise FormatError("a sparse tensor would have 2**63 elements or more", rule="onnx.sparse", offset=message.begin)
+    sparse.values.add(parts[1])
+    sparse.indices.add(parts[2])
+    sparse.at.append(message.begin)
+    sparse.ranks.append(len(shape))
+    sparse.counts.append(math.prod(shape))
+    sparse.dims.extend(shape)
+    sparse.largest.append(None)

@@ -5,24 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorglot.arrays import prefix_sums
-from tensorglot.containers.onnx.external import ExternalFile, external_span
-from tensorglot.containers.onnx.messages import DATA_FIELDS, DTYPES, Initializer, Initializers, Model, SparseInitializer
+from tensorglot.containers.onnx.external import ExternalFile, check_location, external_offset
+from tensorglot.containers.onnx.messages import (
+    DATA_FIELDS,
+    DTYPES,
+    Initializer,
+    Initializers,
+    Model,
+    SparseInitializers,
+)
+from tensorglot.containers.onnx.unravel import Unravelled
 from tensorglot.containers.onnx.varints import Varints
 from tensorglot.containers.table import ReadOptions
 from tensorglot.errors import FormatError, UnsupportedError, add_tensor_to_errors
-from tensorglot.model.builder import IndexBuilder, Row
-from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.index import UNKNOWN, Index, Layout
-from tensorglot.model.layouts import COO
-from tensorglot.model.payload import Codec, Encoded, Source, Span
+from tensorglot.model.builder import Row
+from tensorglot.model.dtypes import BY_NAME, TABLE, DType
+from tensorglot.model.index import UNKNOWN, Index
+from tensorglot.model.layouts import COO, BlockLayout
+from tensorglot.model.payload import Codec, Encoded, Payload, Source, Span
 from tensorglot.model.strided import Strided
 from tensorglot.model.subbyte import UnpackedSubByte
-from tensorglot.model.types.algebra import dense
 
 __all__ = ["Rows"]
 
@@ -34,17 +43,19 @@ _VARINTS = {
     "uint64_data": frozenset({"uint32", "uint64"}),
 }
 """Fields of varints, and the types that they may have."""
-_TYPES = 256
-"""Numbers of element types that columns may have; and below, by such a number: code, bits."""
+_TYPES = max(DTYPES) + 2
+"""Numbers of element types, the last for all that are unknown; and below, by such a number: code, bits."""
 _CODES = np.full(_TYPES, UNKNOWN, np.uint8)
 _BITS = np.zeros(_TYPES, np.int64)
 _RAW = np.zeros((max(DATA_FIELDS) + 1, _TYPES), np.bool_)
-"""By the field that has the values, and the type: whether they are stored as in memory."""
+"""By the field that has the values, and the type: whether they are stored as in memory, and whether as varints."""
+_AS_VARINTS = np.zeros_like(_RAW)
 for _number, _name in DTYPES.items():
     if _name:
         _CODES[_number], _BITS[_number] = BY_NAME[_name].code, BY_NAME[_name].bits
         for _field, _data in {0: "", **DATA_FIELDS}.items():
             _RAW[_field, _number] = _data in ("", "raw_data") or _name in _FIXED.get(_data, ())
+            _AS_VARINTS[_field, _number] = _name in _VARINTS.get(_data, ())
 _COUNT_END = 1 << 55
 
 
@@ -55,34 +66,48 @@ class Rows:
         self._source = source
         self._options = options
         self._files: dict[str, ExternalFile] = {}
-        self._codecs: dict[tuple[str, str, int], tuple[Codec, int]] = {}
-        self._layouts: dict[tuple[int, tuple[int, ...]], Layout] = {}
+        self._codecs: dict[tuple[int, int], tuple[Codec, int]] = {}
 
     def index(self, model: Model) -> Index:
-        index = self._dense_index(model.tensors, model.metadata)
-        if not model.sparse:
-            return index
-        builder = IndexBuilder(self._options.limits, "onnx")
-        for sparse in model.sparse:
-            with add_tensor_to_errors(sparse.values.name):
-                self._add_sparse(builder, sparse)
-        return Index.concat([index, builder.index("onnx@1")], format="onnx@1", metadata=model.metadata)
+        indexes = [self._dense_index(model.tensors, model.tensors.names)] if model.tensors.at else []
+        indexes += [self._sparse_index(model.sparse)] if model.sparse.at else []
+        index = indexes[0] if len(indexes) == 1 else Index.concat(indexes, format="onnx@1")
+        return replace(index, metadata=model.metadata)
 
-    def _dense_index(self, found: Initializers, metadata: Mapping[str, Any]) -> Index:
-        types, fields, counts = (np.array(c, np.int64) for c in (found.types, found.fields, found.counts))
+    def _dense_index(self, found: Initializers, names: list[str]) -> Index:
+        """Rows of tensors; `names` are those of the tensors that they belong to."""
+        types = np.minimum(np.array(found.types, np.uint64), _TYPES - 1).astype(np.int64)
+        fields, counts = np.array(found.fields, np.int64), np.array(found.counts, np.int64)
         begins, ends = np.array(found.begins, np.int64), np.array(found.ends, np.int64)
         offsets = prefix_sums(np.array(found.ranks, np.int64))
         codes = _CODES[types]
         small = counts < _COUNT_END  # the number of bits does not overflow
         nbytes = (np.where(small, counts, 0) * _BITS[types] + 7) // 8
-        plain = (_RAW[fields, types] & small & (nbytes == ends - begins)) | (codes == UNKNOWN)
-        plain[list(found.unusual)] = False
         unknown = {at: _unknown(found.types[at]) for at in np.flatnonzero(codes == UNKNOWN).tolist()}
         sources: dict[int, Source] = {}
         codecs: dict[int, Codec] = {}
         sizes: dict[int, int] = {}
+        plain = (_RAW[fields, types] & small & (nbytes == ends - begins)) | (codes == UNKNOWN)
+        plain[list(found.external)] = True
+        plain[list(found.unusual)] = False
+        for at in np.flatnonzero(~plain & _AS_VARINTS[fields, types] & small).tolist():
+            codec, stored = self._codec(found.types[at], found.counts[at])
+            if stored <= found.ends[at] - found.begins[at] <= 10 * stored:
+                plain[at] = True
+                codecs[at], sizes[at] = codec, int(nbytes[at])
+        for at, entries in found.external.items():
+            if at in unknown:
+                continue
+            try:
+                sources[at] = self._file(entries, found.at[at])
+                size = int(nbytes[at]) if small[at] else BY_NAME[DTYPES[found.types[at]]].nbytes(found.counts[at])
+                begins[at] = begin = external_offset(entries, size, found.at[at])
+                ends[at] = begin + size
+            except FormatError as error:
+                error.tensor = names[at]
+                raise
         for at in np.flatnonzero(~plain).tolist():
-            with add_tensor_to_errors(found.names[at]):
+            with add_tensor_to_errors(names[at]):
                 row = self._row(found.unusual.get(at) or found.describe(at, int(offsets[at])))
             begins[at], ends[at] = row.begin, row.end
             unknown.pop(at, None)
@@ -95,13 +120,12 @@ class Rows:
                 codecs[at], sizes[at] = row.codec, row.nbytes
         return Index(
             format="onnx@1",
-            names=found.names,
+            names=names,
             dtypes=codes,
             dims=np.array(found.dims, np.int64),
             dim_offsets=offsets,
             begins=begins,
             ends=ends,
-            metadata=metadata,
             codecs=codecs,
             decoded_nbytes=sizes,
             unknown_dtypes=unknown,
@@ -111,39 +135,45 @@ class Rows:
     def _row(self, tensor: Initializer) -> Row:
         shape = tuple(tensor.shape)
         count = math.prod(shape)
-        if count >= 1 << 60 or (count == 0 and math.prod(size for size in shape if size) >= 1 << 60):
-            raise FormatError("the tensor would have 2**60 elements or more", rule="onnx.shape", offset=tensor.at)
         name = DTYPES.get(tensor.type)
         if not name:
             return Row(dtype=_unknown(tensor.type), shape=shape, begin=tensor.begin, end=tensor.end)
         dtype = BY_NAME[name]
         nbytes = dtype.nbytes(count)
         if tensor.external is not None:
-            file, begin = external_span(tensor.external, nbytes, tensor.at)
-            if file not in self._files:
-                self._files[file] = ExternalFile(file, self._options)
-            return Row(dtype=dtype, shape=shape, begin=begin, end=begin + nbytes, source=self._files[file])
+            file, begin = self._file(tensor.external, tensor.at), external_offset(tensor.external, nbytes, tensor.at)
+            return Row(dtype=dtype, shape=shape, begin=begin, end=begin + nbytes, source=file)
         row = Row(dtype=dtype, shape=shape, begin=tensor.begin, end=tensor.end)
         if tensor.data in ("raw_data", "") or name in _FIXED.get(tensor.data, ()):
             self._check_size(tensor, nbytes)
             return row
-        row.codec, row.nbytes = self._codec(tensor, dtype, count), nbytes
+        if name not in _VARINTS.get(tensor.data, ()):
+            raise FormatError(f"{tensor.data} cannot have {name}", rule="onnx.data.field", offset=tensor.begin)
+        row.nbytes = nbytes
+        row.codec, stored = self._codec(tensor.type, count)
+        if not stored <= tensor.end - tensor.begin <= 10 * stored:
+            raise FormatError(
+                f"{tensor.end - tensor.begin} bytes cannot be {stored} varints",
+                rule="onnx.data.size",
+                offset=tensor.begin,
+            )
         return row
 
-    def _codec(self, tensor: Initializer, dtype: DType, count: int) -> Codec:
-        """The codec of values that are varints; equal ones are one."""
-        key = tensor.data, dtype.name, count
-        if key not in self._codecs:
-            if dtype.name not in _VARINTS.get(tensor.data, ()):
-                raise FormatError(
-                    f"{tensor.data} cannot have {dtype.name}", rule="onnx.data.field", offset=tensor.begin
-                )
-            self._codecs[key] = _codec(dtype, count)
-        codec, stored = self._codecs[key]
-        nbytes = tensor.end - tensor.begin
-        if not stored <= nbytes <= 10 * stored:
-            raise FormatError(f"{nbytes} bytes cannot be {stored} varints", rule="onnx.data.size", offset=tensor.begin)
-        return codec
+    def _file(self, entries: dict[str, str], at: int) -> ExternalFile:
+        """The file of values; files of one location are one."""
+        location = entries.get("location", "")
+        if location not in self._files:
+            path = check_location(location, at)
+            if path not in self._files:
+                self._files[path] = ExternalFile(path, self._options)
+            self._files[location] = self._files[path]
+        return self._files[location]
+
+    def _codec(self, type: int, count: int) -> tuple[Codec, int]:
+        """The codec of values that are varints, and their number; equal ones are one."""
+        if (type, count) not in self._codecs:
+            self._codecs[type, count] = _codec(BY_NAME[DTYPES[type]], count)
+        return self._codecs[type, count]
 
     def _check_size(self, tensor: Initializer, nbytes: int) -> None:
         have = tensor.end - tensor.begin
@@ -154,56 +184,91 @@ class Rows:
                 offset=tensor.begin or tensor.at,
             )
 
-    def _add_sparse(self, builder: IndexBuilder, sparse: SparseInitializer) -> None:
+    def _sparse_index(self, sparse: SparseInitializers) -> Index:
         """COO: coordinates as rows of a matrix, or as one number each, which is the position in C order."""
-        values, shape = self._row(sparse.values), sparse.shape
-        found = tuple(sparse.indices.shape)
-        if (
-            not shape
-            or len(values.shape) != 1
-            or sparse.indices.type != 7
-            or found not in (values.shape, (*values.shape, len(shape)))
-            or math.prod(size for size in shape if size) >= 1 << 63
-        ):
+        names = sparse.values.names
+        ranks, values, found = (np.array(held.ranks, np.int64) for held in (sparse, sparse.values, sparse.indices))
+        counts, _ = _first_dims(sparse.values.dims, values)
+        first, second = _first_dims(sparse.indices.dims, found)
+        valid = (ranks > 0) & (values == 1) & (np.array(sparse.indices.types, np.uint64) == 7) & (first == counts)
+        valid &= (found == 1) | ((found == 2) & (second == ranks))
+        for at in np.flatnonzero(~valid).tolist():
             raise FormatError(
                 "a sparse tensor needs int64 indices, one or a row of them for each value",
                 rule="onnx.sparse",
-                offset=sparse.indices.at,
+                offset=sparse.indices.at[at],
+                tensor=names[at],
             )
-        if isinstance(values.dtype, str):
+        numbers = self._dense_index(sparse.values, names)
+        for at in numbers.unknown_dtypes:
             raise UnsupportedError(
-                "a sparse tensor of text is not supported", rule="onnx.sparse", offset=sparse.values.at
+                "a sparse tensor of text is not supported",
+                rule="onnx.sparse",
+                offset=sparse.values.at[at],
+                tensor=names[at],
             )
-        indices = self._row(sparse.indices)
-        if len(found) == 2:
-            strides = (8, 8 * len(shape))
-            codec = Strided((len(shape), *values.shape), strides, 8, indices.codec)
-            indices.shape, indices.nbytes = codec.shape, 8 * len(shape) * values.shape[0]
-            indices.codec = indices.codec if codec.in_order else codec
-        else:
-            indices = self._spread(indices, sparse)
-        values.part, indices.part = "values", "coords"
-        builder.add(sparse.values.name, values, indices, layout=self._layout(values.dtype, shape))
+        indices = self._dense_index(sparse.indices, names)
+        flat = found == 1
+        self._check_bounds(sparse, indices, np.flatnonzero(flat).tolist())
+        shapes = [tuple(sparse.dims[begin:end]) for begin, end in pairwise(prefix_sums(ranks).tolist())]
+        codecs, sizes = dict(indices.codecs), dict(indices.decoded_nbytes)
+        # One axis, or one value, is in the same order in both forms.
+        for at in np.flatnonzero((ranks > 1) & (counts > np.where(flat, 0, 1))).tolist():
+            shape, count = shapes[at], int(counts[at])
+            codecs[at] = (
+                Unravelled(shape, count, codecs.get(at))
+                if flat[at]
+                else Strided((len(shape), count), (8, 8 * len(shape)), 8, codecs.get(at))
+            )
+            sizes[at] = 8 * len(shape) * count
 
-    def _layout(self, dtype: DType, shape: tuple[int, ...]) -> Layout:
-        """The layout of a sparse tensor; equal ones are one."""
-        if (dtype.code, shape) not in self._layouts:
-            self._layouts[dtype.code, shape] = Layout(COO, dense(dtype, shape))
-        return self._layouts[dtype.code, shape]
+        codes = numbers.dtypes.tolist()
 
-    def _spread(self, indices: Row, sparse: SparseInitializer) -> Row:
-        """Coordinates of positions in C order; they are read, 8 bytes for each at most 10 in the file."""
-        source = indices.source or self._source
-        if indices.codec is None:
-            raw = Span(source, indices.begin, indices.end).read(0, indices.end - indices.begin)
-        else:
-            held = Encoded(source, indices.begin, indices.end, indices.nbytes, indices.codec, sparse.values.name)
-            raw = held.read(0, indices.nbytes)
-        flat = np.frombuffer(raw, "<i8")
-        if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) < math.prod(sparse.shape):
-            raise FormatError("an index is out of bounds", rule="onnx.sparse", offset=sparse.indices.at)
-        coords = np.array(np.unravel_index(flat, sparse.shape), np.int64).reshape(len(sparse.shape), -1)
-        return Row(dtype=BY_NAME["int64"], shape=coords.shape, end=coords.nbytes, payload=np.ascontiguousarray(coords))
+        def interleave(first: Mapping[int, Any], second: Mapping[int, Any]) -> dict[int, Any]:
+            return {2 * at: held for at, held in first.items()} | {2 * at + 1: held for at, held in second.items()}
+
+        return Index(
+            format="onnx@1",
+            names=names,
+            dtypes=np.column_stack((numbers.dtypes, indices.dtypes)).reshape(-1),
+            dims=np.column_stack((counts, ranks, counts)).reshape(-1),
+            dim_offsets=prefix_sums(np.tile((1, 2), len(names))),
+            begins=np.column_stack((numbers.begins, indices.begins)).reshape(-1),
+            ends=np.column_stack((numbers.ends, indices.ends)).reshape(-1),
+            first_rows=np.arange(0, 2 * len(names) + 1, 2),
+            part_names=["values", "coords"] * len(names),
+            layouts={at: BlockLayout(COO, TABLE[c], s) for at, (c, s) in enumerate(zip(codes, shapes, strict=True))},
+            codecs=interleave(numbers.codecs, codecs),
+            decoded_nbytes=interleave(numbers.decoded_nbytes, sizes),
+            sources=interleave(numbers.sources, indices.sources),
+        )
+
+    def _check_bounds(self, sparse: SparseInitializers, indices: Index, flat: list[int]) -> None:
+        """Positions in C order must be below the number of elements; those that are not known are read."""
+        for at in flat:
+            largest = sparse.largest[at]
+            if largest is None:
+                begin, end = int(indices.begins[at]), int(indices.ends[at])
+                source = indices.sources.get(at, self._source)
+                name, codec = sparse.values.names[at], indices.codecs.get(at)
+                held: Payload = Span(source, begin, end)
+                if codec is not None:
+                    held = Encoded(source, begin, end, indices.decoded_nbytes[at], codec, name)
+                largest = int(np.frombuffer(held.read(0, held.nbytes), "<u8").max(initial=0)) if held.nbytes else -1
+            if largest >= sparse.counts[at]:
+                raise FormatError(
+                    "an index is out of bounds",
+                    rule="onnx.sparse",
+                    offset=sparse.indices.at[at],
+                    tensor=sparse.values.names[at],
+                )
+
+
+def _first_dims(dims: list[int], ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first and the second dimension of each shape; any numbers where there is none."""
+    begins = prefix_sums(ranks)[:-1]
+    padded = np.array([*dims, 0, 0], np.int64)
+    return padded[begins], padded[begins + 1]
 
 
 def _codec(dtype: DType, count: int) -> tuple[Codec, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tensorglot.containers.table import ReadOptions
 from tensorglot.containers.torchsave.names import NAMES, Pairs, Storage
@@ -28,8 +28,7 @@ PROTOCOL = 1001
 COUNT_NBYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """The span of a storage."""
 
     begin: int
@@ -100,7 +99,7 @@ def open_zip(source: Source, options: ReadOptions) -> Saved:
                 f"storage '{escape(key)}' is missing in the file", rule="pt.storage.missing", offset=main.begin
             )
         entry = directory.entries[positions[key]]
-        if entry.nbytes != held.count * held.itemsize:
+        if entry.nbytes != held.size * held.itemsize:
             raise FormatError(
                 f"size of storage '{escape(key)}' does not match its count", rule="pt.storage.size", offset=entry.offset
             )
@@ -189,7 +188,7 @@ def _locate(source: Source, position: int, keys: list[str], found: dict[str, Sto
     storages: dict[str, Span] = {}
     for key in keys:
         held = found[key]
-        nbytes = held.count * held.itemsize
+        nbytes = held.size * held.itemsize
         end = position + COUNT_NBYTES + nbytes
         if end > source.size:
             raise TruncatedError(
@@ -207,7 +206,7 @@ class _Counts:
 
     def __init__(self, source: Source, storages: Mapping[str, Span], found: Mapping[str, Storage]) -> None:
         self._source = source
-        self._places = {key: (span.begin, found[key].count) for key, span in storages.items()}
+        self._places = {key: (span.begin, found[key].size) for key, span in storages.items()}
         self._compared: set[str] = set()
         self.far_apart = source.size >= len(storages) * ziparchive.APART_NBYTES
 

@@ -7,62 +7,38 @@ whatever they share.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from tensorglot.containers.table import UNNAMED
 from tensorglot.containers.torchsave.names import TENSORS, ElementType, Pairs
 from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
-from tensorglot.kernels.pickle_values import KEY, LARGE, least_nbytes, leaves
+from tensorglot.kernels.pickle_values import DUPLICATE, KEY, least_nbytes, leaves
 
 __all__ = ["flatten"]
 
 DEPTH = 64
 _CONTAINERS = frozenset({list, tuple, Pairs})
-_AS_THEY_ARE = frozenset({type(None), bool, int, float, str, bytes, list})
 
 
-def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns the tensors by name, in order, and the other values as metadata, or None."""
+def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, int], list[Any], dict[str, Any] | None]:
+    """The names of the tensors, in order, with the position of each in a list; that list; and the other values as
+    metadata, or None. A tensor of several names is in the list once."""
     if isinstance(root, TENSORS):
-        return {UNNAMED: root}, None
-    fault = least_nbytes(root, Pairs, DEPTH) if type(root) in _CONTAINERS else 0
-    names: list[str] = []
-    values: list[Any] = []
-    fits = 0 <= fault <= 2000 + pickle_nbytes
-    fault = leaves(root, Pairs, 8 * pickle_nbytes + (4 << 20), DEPTH, names, values) if fits else LARGE
+        return {UNNAMED: 0}, [root], None
+    names: dict[str, int] = {}
+    tensors: list[Any] = []
+    metadata: dict[str, Any] = {}
+    fault = least_nbytes(root, Pairs, DEPTH, 2000 + pickle_nbytes) if type(root) in _CONTAINERS else 0
+    if fault >= 0:
+        fault = leaves(root, Pairs, ElementType, 8 * pickle_nbytes + (4 << 20), DEPTH, metadata, names, tensors)
     if fault == KEY:
         raise UnsupportedError("dict keys must be text or numbers", rule="pt.key")
+    if fault == DUPLICATE:
+        raise FormatError(
+            "duplicate name: the keys of two values are equal when joined by dots", rule="pt.name.duplicate"
+        )
     if fault < 0:
         raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
-    tensors, metadata = _split(names, values)
-    if len(tensors) + len(metadata) < len(names) or tensors.keys() & metadata.keys():
-        raise FormatError(
-            "duplicate name: the keys of two values are equal when joined by dots",
-            rule="pt.name.duplicate",
-            tensor=next(name for name, times in Counter(names).items() if times > 1),
-        )
-    return tensors, metadata or None
-
-
-def _split(names: list[str], values: list[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tensors and metadata."""
-    if set(map(type, values)) <= _AS_THEY_ARE:
-        return {}, dict(zip(names, values, strict=True))
-    tensors: dict[str, Any] = {}
-    metadata: dict[str, Any] = {}
-    for name, value in zip(names, values, strict=True):
-        kind = type(value)
-        if kind in TENSORS:
-            tensors[name] = value
-        else:
-            metadata[name] = value if kind in _AS_THEY_ARE else list(value) if kind is tuple else _plain(value)
-    return tensors, metadata
-
-
-def _plain(value: Any) -> Any:
-    if type(value) is Pairs:
-        return {}
-    if isinstance(value, ElementType):
-        return value.name
-    raise UnsupportedError(f"unsupported value of type {escape(type(value).__name__)}", rule="pt.value")
+    for unknown in set(map(type, tensors)).difference(TENSORS):
+        raise UnsupportedError(f"unsupported value of type {escape(unknown.__name__)}", rule="pt.value")
+    return names, tensors, metadata or None

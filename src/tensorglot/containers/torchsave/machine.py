@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from tensorglot.containers.torchsave.names import Pairs, Storage
+from tensorglot.containers.torchsave.names import WORK, Pairs, Storage, View
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.kernels.pickle_steps import steps
 from tensorglot.wire.fetch import Fetched
 
 __all__ = ["Machine"]
+
+_TYPES = Pairs, Storage, View
 
 
 class Machine:
@@ -35,10 +37,10 @@ class Machine:
     def advance(self) -> int:
         """Takes the steps that need only the stack and the memo; returns the opcode that follows them."""
         data, at = self.data.ahead()
-        state = [self.floor, self.containers]
-        start = at - (self.data.position - self.begin)
-        end = steps(data, at, 64 - start, state, self.stack, self.marks, self.memo, self.names, Pairs)
-        self.floor, self.containers = state
+        state = [self.floor, self.containers, self.work]
+        begin = at - (self.data.position - self.begin)
+        end = steps(data, at, begin, state, self.stack, self.marks, self.memo, self.names, _TYPES, WORK)
+        self.floor, self.containers, self.work = state
         self.data.skip(end - at)
         return self.data.byte()
 

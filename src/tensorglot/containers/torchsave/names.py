@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.dtypes import BY_NAME
 
 __all__ = [
     "DTYPES",
+    "ITEMSIZES",
     "NAMES",
     "QUANTIZED",
     "TENSORS",
+    "WORK",
     "ElementType",
     "Pairs",
     "QuantizedView",
@@ -40,7 +42,7 @@ QUANTIZED: dict[str, int] = {
     "torch.qint8": 1, "torch.quint8": 1, "torch.qint32": 4, "torch.quint4x2": 1, "torch.quint2x4": 1,
 }  # fmt: skip
 """Types of quantized tensors, whose scales are beside the elements; with the bytes of an element."""
-_ITEMSIZES: dict[str, int] = {"torch.complex32": 4, "torch.float4_e2m1fn_x2": 1, **QUANTIZED}
+ITEMSIZES: dict[str, int] = {"torch.complex32": 4, "torch.float4_e2m1fn_x2": 1, **QUANTIZED}
 """Bytes per element of torch types that are not one element of ours."""
 
 _STORAGES: dict[str, str] = {
@@ -67,7 +69,7 @@ class ElementType:
 
     @property
     def itemsize(self) -> int:
-        return _ITEMSIZES.get(self.name) or BY_NAME[DTYPES[self.name]].bits // 8
+        return ITEMSIZES.get(self.name) or BY_NAME[DTYPES[self.name]].bits // 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,13 @@ class StorageClass:
     """None for a storage of bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(NamedTuple):
     """A storage, which several tensors may share."""
 
     key: str
     dtype: ElementType | None
     """None for a storage of bytes."""
-    count: int
+    size: int
     """Number of elements, or of bytes."""
     first: int = 0
     """The position of the first element, for a view of another storage."""
@@ -95,8 +96,7 @@ class Storage:
         return 1 if self.dtype is None else self.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """A tensor: a strided view of a storage."""
 
     storage: Storage
@@ -154,7 +154,12 @@ def _require(valid: bool, message: str, rule: str) -> None:
 
 
 def _require_arguments(valid: bool, what: str, rule: str) -> None:
-    _require(valid, f"invalid arguments of {what}", f"{rule}.arguments")
+    if not valid:
+        raise _invalid_arguments(what, rule)
+
+
+def _invalid_arguments(what: str, rule: str) -> FormatError:
+    return FormatError(f"invalid arguments of {what}", rule=f"pt.{rule}.arguments")
 
 
 def _natural(value: Any) -> bool:
@@ -162,8 +167,8 @@ def _natural(value: Any) -> bool:
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
-    valid = type(value) is tuple and all(map(_natural, value))
-    _require(valid, "shape and strides must be tuples of non-negative integers", "tensor.shape")
+    if type(value) is not tuple or (value and not all(map(_natural, value))):
+        raise FormatError("shape and strides must be tuples of non-negative integers", rule="pt.tensor.shape")
     sizes: tuple[int, ...] = value
     return sizes
 
@@ -185,14 +190,16 @@ def storage(pid: Any) -> Storage:
 
 
 def _rebuild_tensor(arguments: tuple[Any, ...]) -> View:
-    valid = len(arguments) >= 4 and isinstance(arguments[0], Storage) and arguments[0].dtype is not None
-    _require_arguments(valid, "a tensor", "tensor")
-    return _view(arguments[0], arguments[0].dtype, *arguments[1:4])
+    held = arguments[0] if len(arguments) >= 4 else None
+    if type(held) is not Storage or held.dtype is None:
+        raise _invalid_arguments("a tensor", "tensor")
+    return _view(held, held.dtype, arguments[1], arguments[2], arguments[3])
 
 
 def _rebuild_tensor_v2(arguments: tuple[Any, ...]) -> View:
-    _require_arguments(len(arguments) in (6, 7), "a tensor", "tensor")
-    _refuse_flags(arguments[6:])
+    if len(arguments) != 6:
+        _require_arguments(len(arguments) == 7, "a tensor", "tensor")
+        _refuse_flags(arguments[6:])
     return _rebuild_tensor(arguments)
 
 
@@ -214,8 +221,8 @@ def _refuse_flags(metadata: tuple[Any, ...]) -> None:
 
 
 def _view(held: Storage, dtype: ElementType, offset: Any, shape: Any, strides: Any) -> View:
-    valid = _natural(offset) and len(_sizes(shape)) == len(_sizes(strides))
-    _require_arguments(valid, "a tensor", "tensor")
+    if not _natural(offset) or len(_sizes(shape)) != len(_sizes(strides)):
+        raise _invalid_arguments("a tensor", "tensor")
     return View(held, dtype, offset, shape, strides)
 
 
@@ -328,9 +335,16 @@ _FUNCTIONS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
     "torch.device": _device,
 }
 
+WORK: dict[Any, int] = {
+    **dict.fromkeys((_rebuild_tensor, _rebuild_tensor_v2, _rebuild_tensor_v3), 60),
+    **dict.fromkeys((_rebuild_sparse, _rebuild_quantized), 90),
+}
+"""The work of calls that make tensors, whose arguments are made for each of them: of the bytes that a pickler writes,
+at least 18 for a view, 33 for a quantized tensor and 56 for a sparse one, each allows 4."""
+
 NAMES: dict[str, Any] = {
     **_FUNCTIONS,
-    **{name: ElementType(name) for name in (*DTYPES, *_ITEMSIZES)},
+    **{name: ElementType(name) for name in (*DTYPES, *ITEMSIZES)},
     **{f"torch.{name}": StorageClass(ElementType(dtype)) for name, dtype in _STORAGES.items()},
     "torch.storage.UntypedStorage": StorageClass(None),
     **{held.name: held for held in (*_CLASSES, *_PER_TENSOR, *_PER_CHANNEL)},

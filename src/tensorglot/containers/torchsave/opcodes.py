@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from tensorglot.containers.torchsave.machine import Machine
-from tensorglot.containers.torchsave.names import Pairs, Storage, build_state, storage
+from tensorglot.containers.torchsave.names import WORK, Pairs, Storage, build_state, storage
 from tensorglot.errors import FormatError, LimitError, TensorglotError, UnsupportedError, escape
+from tensorglot.kernels.pickle_steps import CALL_WORK
 from tensorglot.wire.fetch import Fetched
 
 __all__ = ["OPCODES", "Opcode", "load"]
@@ -21,9 +22,8 @@ PROTOCOLS = (2, 3, 4, 5)
 LONG_NBYTES = 16
 NAME_NBYTES = 256
 _STOP = 0x2E
-_CALL_WORK, _STATE_WORK = 24, 64
-"""Work of a call, and of a state or a storage: a pickler writes at least 7 and 16 bytes for them, of which each allows
-4."""
+_STATE_WORK = 64
+"""Work of a state or a storage: a pickler writes at least 16 bytes for one, of which each allows 4."""
 
 Reader: TypeAlias = "Callable[[Fetched], Any]"
 """Reads the argument of an opcode."""
@@ -213,8 +213,10 @@ def _reduce(machine: Machine) -> None:
     arguments, function = machine.pop(), machine.pop()
     if not callable(function) or type(arguments) is not tuple:
         raise machine.fault("REDUCE needs a function and a tuple", "call")
-    machine.charge(_CALL_WORK + len(arguments))
-    machine.charge(sum([len(value) for value in arguments if isinstance(value, (list, tuple, str))]))
+    machine.charge(WORK.get(function, CALL_WORK) + len(arguments))
+    if arguments and callable(arguments[0]):
+        machine.charge(WORK.get(arguments[0], 0))  # a function that it calls
+    machine.charge(sum([len(value) for value in arguments if type(value) in (list, tuple, str, Pairs)]))
     machine.push(_call(machine, function, arguments))
 
 
@@ -230,7 +232,7 @@ def _persistent(machine: Machine) -> None:
     machine.charge(_STATE_WORK)
     found = _call(machine, storage, machine.pop())
     before = machine.storages.setdefault(found.key, found)
-    if (before.dtype, before.count) != (found.dtype, found.count):
+    if (before.dtype, before.size) != (found.dtype, found.size):
         message = f"storage '{escape(found.key)}' is referred to with two dtypes or sizes"
         raise FormatError(message, rule="pt.storage.size", offset=machine.data.position)
     machine.push(found)

@@ -138,7 +138,7 @@ def _quantized(tensor: QuantizedView, name: str) -> _Form:
             rule="pt.quantized",
             tensor=name,
         )
-    data = replace(codes, dtype=ElementType(_CODES[codes.dtype.name]))
+    data = codes._replace(dtype=ElementType(_CODES[codes.dtype.name]))
     if isinstance(tensor.scales, View) and isinstance(tensor.zeros, View):
         parts: dict[str, View | _Repeated] = {"data": data, "scales": tensor.scales, "zeros": tensor.zeros}
         attributes = describe_codes(8, tensor.axis, {"form": "tensor", "packing": "plain"})
