@@ -17,7 +17,7 @@ from tensorglot.errors import FormatError, InputError, LimitError, UnsupportedEr
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.types import algebra as T
-from tensorglot.model.types.text import parse_canonical
+from tensorglot.model.types.text import parse_canonical, parse_items
 
 SPELLINGS = {
     "real": "float64",
@@ -246,7 +246,7 @@ STRUCT = st.lists(
 @settings(max_examples=400)
 @given(st.one_of(STRUCT, STRUCT.map(lambda inside: f"{{a: int8, {inside}}}")))
 def test_data_has_the_canonical_spelling_of_a_struct(text):
-    """Structs of plain fields do not reach the parser."""
+    """Items of structs are found without the parser."""
     check_that_the_parser_agrees(text)
 
 
@@ -256,10 +256,14 @@ def check_that_the_parser_agrees(text):
         expected = dynd.parse(text)
     except InputError:
         expected = None
+    items = parse_items(text, Limits())
     if expected is not None and str(expected) == text:
         assert parse_canonical(text) == expected
         assert repr(parse_canonical(text)) == repr(expected)
+        assert items is None or items.texts == [str(child) for child in expected.children]
+        assert items is None or items.names == ([name for name, _ in expected.fields] if text[0] == "{" else None)
     else:
+        assert items is None
         with pytest.raises(FormatError):
             parse_canonical(text)
 
@@ -295,11 +299,14 @@ REPEATED = [
 @pytest.mark.parametrize("inner", REPEATED)
 def test_items_that_repeat_are_parsed_as_the_parser_does(inner):
     names = ["a", "_1", "'1'", "'a: b'", r"'\u00e9'", "'(,'", r"'it\'s'"]
-    for text in (f"({', '.join([inner] * 5)})", f"{{{', '.join(f'{name}: {inner}' for name in names)}}}"):
+    for text in (f"({', '.join([inner] * 30)})", f"{{{', '.join(f'{name}: {inner}' for name in names)}}}"):
         found = parse_canonical(text)
         assert str(found) == text
         assert repr(found) == repr(dynd.parse(text))
         assert found.children == dynd.parse(text).children
+        items = parse_items(text, Limits())
+        assert items is not None
+        assert items.texts == [str(child) for child in found.children]
 
 
 @pytest.mark.parametrize(
@@ -311,6 +318,7 @@ def test_items_that_repeat_are_parsed_as_the_parser_does(inner):
     ],
 )  # fmt: skip
 def test_items_that_repeat_are_refused_as_the_parser_does(text):
+    assert parse_items(text, Limits()) is None
     with pytest.raises(FormatError):
         parse_canonical(text)
 
@@ -335,6 +343,13 @@ def test_long_texts_are_refused_at_once(attack, nbytes):
 
     bound = 0.1 if nbytes > 1 << 16 else 1
     assert seconds(refused, bound) < bound
+
+
+def test_a_power_of_a_dimension_is_refused_in_data_before_it_is_repeated():
+    for text in ("3 ** 2 * int8", "(int8, 3 ** 2 * string)", "{a: 3 ** 99 * int8}", "var ** 2 * int8"):
+        with pytest.raises(FormatError) as caught:
+            parse_canonical(text)
+        assert caught.value.rule == "dynd.type.canonical"
 
 
 def test_depth_and_rank_have_bounds_that_can_be_raised():
