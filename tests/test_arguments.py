@@ -55,6 +55,19 @@ class NoPath:
         return 3
 
 
+class Taking(io.BytesIO):
+    """A file object whose `write` returns an answer of the caller; None is an error."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def write(self, data: Any) -> Any:
+        if self._answer is None:
+            raise RuntimeError("no connection")
+        return self._answer
+
+
 def closed() -> io.BytesIO:
     file = io.BytesIO(DATA)
     file.close()
@@ -292,6 +305,13 @@ REFUSED: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "a writer to no target": ("sink.target", lambda f: tg.Writer(None, format="ztensor")),  # type: ignore[arg-type]
     "a writer to a number": ("sink.target", lambda f: tg.Writer(3, format="ztensor")),  # type: ignore[arg-type]
     "a writer to a directory": ("sink.target", lambda f: tg.Writer(f, format="ztensor")),
+    "a writer to a file with a slash": ("sink.target", lambda f: tg.Writer(f"{f}/x.zt/")),
+    "a slash after the name of a new file": ("sink.target", lambda f: tg.save(f"{f}/new.zt/", TENSORS, format="zt")),
+    "a dot after the name of a new file": ("sink.target", lambda f: tg.convert(TENSORS, f"{f}/new/.", format="zt")),
+    "an empty path to write": ("sink.target", lambda f: tg.save("", TENSORS, format="ztensor")),
+    "a file object that counts wrongly": ("sink.stream", lambda f: tg.save(Taking(1 << 20), TENSORS, format="zt")),
+    "a file object that counts in text": ("sink.stream", lambda f: tg.save(Taking("5"), TENSORS, format="zt")),
+    "a file object that fails": ("sink.stream", lambda f: tg.save(Taking(None), TENSORS, format="zt")),
     "a writer to a text file": ("sink.stream", lambda f: tg.Writer(io.StringIO(), format="ztensor")),  # type: ignore[arg-type]
     "names that are bytes": ("load.names", lambda f: tg.loads(DATA, names=b"w")),  # type: ignore[arg-type]
     "a closed file to write": ("sink.stream", lambda f: tg.save(closed(), TENSORS, format="ztensor")),

@@ -92,3 +92,13 @@ def test_the_credentials_of_a_target_are_not_in_the_error(name: str, verb: str) 
     with pytest.raises(tg.InputError, match=r"suffix|not written") as caught:
         calls[verb]()
     assert "swordfish" not in f"{caught.value!r} {caught.value} {caught.value.path}"
+
+
+def test_a_format_that_cannot_be_detected_says_how_to_name_it(tmp_path: Path) -> None:
+    path = tmp_path / "values"
+    tg.save(path, {"x": np.ones(2)}, format="dynd")
+    with pytest.raises(tg.FormatError, match="pass format=") as caught:
+        tg.load(path)
+    assert caught.value.rule == "format.unknown"
+    assert tg.load(path, format="dynd")["x"].tolist() == [1, 1]
+    assert tg.convert(path, tmp_path / "x.zt", source_format="dynd").tensors == 1

@@ -580,4 +580,8 @@ def detect(head: bytes, size: int, path: str | None) -> Format:
     if any(head[at : at + 8] in hdf5.magic for at in (512, 1024, 2048)):  # after a user block, as MATLAB writes it
         return hdf5
     known = ", ".join(spec.name for spec in TABLE)
-    raise FormatError(f"unknown file format (known: {known})", rule="format.unknown", offset=0)
+    hint = Hint(
+        "pass format= (source_format= to convert) if it is one of them",
+        "pass --format NAME (--from NAME to convert) if it is one of them",
+    )
+    raise FormatError(f"unknown file format (known: {known})", rule="format.unknown", offset=0, hint=hint)

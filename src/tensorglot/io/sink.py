@@ -101,6 +101,7 @@ class AtomicFile:
     ) -> None:
         from pathlib import Path  # not before something is saved: see io/place.py
 
+        self._given = text = os.fspath(target)
         self._target = Path(target)
         self._durable = durable
         self._shared = shared
@@ -109,11 +110,12 @@ class AtomicFile:
         resolved = Path(os.path.realpath(self._target)) if follow else self._target
         self._parent = resolved.parent if follow else Path(os.path.realpath(resolved.parent))
         self._name = resolved.name
-        if not self._name or (follow and resolved.is_dir()):
-            raise self._refusal("a directory")
+        # `realpath` drops a slash or a dot at the end, with which a reader would not find the file.
+        if os.path.basename(text) in ("", ".", "..") or (follow and resolved.is_dir()):  # noqa: PTH119
+            raise self._refusal("a directory" if text else "an empty path")
 
     def _refusal(self, what: str) -> InputError:
-        return InputError(f"the target is {what}", rule="sink.target", path=str(self._target))
+        return InputError(f"the target is {what}", rule="sink.target", path=self._given)
 
     def __enter__(self) -> AtomicFile:
         try:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, cast
 
-from tensorglot.errors import InputError
+from tensorglot.errors import InputError, TensorglotError
 from tensorglot.io.local import BaseSource, BufferSource, FileSource
 from tensorglot.io.pieces import Piece, read_all
 from tensorglot.threads import Lock
@@ -123,8 +123,19 @@ def _write_all(stream: BinaryIO, data: memoryview) -> None:
             raise InputError(
                 f"cannot write bytes to the file object: open it in binary mode ('wb') ({error})", rule="sink.stream"
             ) from error
+        except (OSError, TensorglotError):
+            raise
+        except Exception as error:
+            raise InputError(
+                f"the file object cannot be written: {type(error).__name__}: {error}", rule="sink.stream"
+            ) from error
         if written is None and not isinstance(stream, io.RawIOBase):
             return  # an object that returns no count has taken everything
         if not written:
             raise BlockingIOError(errno.EAGAIN, "the file object would block")
+        if not isinstance(written, int) or not 0 < written <= len(data) - done:
+            raise InputError(
+                f"write() of the file object must return how many of {len(data) - done} bytes it took, not {written!r}",
+                rule="sink.stream",
+            )
         done += written
