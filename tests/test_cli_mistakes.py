@@ -161,6 +161,26 @@ def test_an_interrupt_that_c_code_has_hidden_is_one(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
 
 
+def test_an_interrupt_while_numpy_is_imported_prints_no_traceback(folder: Path) -> None:
+    program = """if True:
+        import os, signal, sys, traceback
+        import numpy, tensorglot
+        def importing(*args, **options):
+            numpy.__spec__._initializing = True
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                traceback.print_exc()
+                raise ImportError("numpy failed to import") from None
+        tensorglot.open = importing
+        sys.argv = ["tensorglot", "ls", "model.bt"]
+        from tensorglot.__main__ import main
+        main()
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
 def test_the_demo_stops_when_a_step_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object, **options: object) -> None:
         raise OSError(28, "No space left on device", "model.bt")
