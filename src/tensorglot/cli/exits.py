@@ -138,6 +138,9 @@ def _name_as_given(error: BaseException, given: Sequence[str]) -> None:
         if path == whole or path.startswith(whole.rstrip(os.sep) + os.sep):
             setattr(error, attribute, each + path[len(whole) :])
             return
+        if whole.startswith(path + os.sep) and len(whole) - len(path) < len(each):  # the folder of a file
+            setattr(error, attribute, each[: len(path) - len(whole)])
+            return
 
 
 def _show_warning(
