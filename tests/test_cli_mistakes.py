@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,8 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    tg.save("model.bt", {"head": np.ones((2, 3), np.float32), "norm": np.zeros(4)})
+    for name in ("model.bt", "other.bt"):
+        tg.save(name, {"head": np.ones((2, 3), np.float32), "norm": np.zeros(4)})
     return tmp_path
 
 
@@ -37,6 +39,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("ls --srt size", "No such option '--srt'; did you mean '--sort'?"),
         ("convert --formt", "No such option '--formt'; did you mean '--from'?"),
         ("diff -x", "No such option '-x'."),
+        ("cat model.bt head '[0'", "error: model.bt: '[0' is not an index"),
+        ("convert model.bt x.zt --rename a", "--rename takes OLD=NEW, not 'a'."),
+        ("convert model.bt x.zt --dtype head=f16 --dtype f32", "--dtype takes PATTERN=TYPE, not 'f32'."),
+        ("edit model.bt --set a", "--set takes KEY=VALUE, not 'a'."),
+        ("edit model.bt --replace head=other.bt:nead", "error: other.bt: no such tensor; did you mean 'head'?"),
+        ("store log .", "error: .: not a store; make one with `tensorglot store init` (rule store.open)"),
         ("convert model.bt x.zt --dtype f8", "--dtype f8 is ambiguous: pass float64, float8_e4m3fn or float8_e5m2."),
         ("convert model.bt x.zt --dtype head=i8", "--dtype i8 is ambiguous: pass int64 or int8."),
     ],
@@ -52,6 +60,9 @@ def test_usage_errors_suggest(folder: Path, line: str, message: str) -> None:
         ("dynd encode mixed.json", 2, "mixed.json: cannot infer one type from int, str; pass --type TYPE"),
         ("dynd encode dicts.json", 2, "dicts.json: dicts in one list must have the same keys"),
         ("dynd decode mixed.json", 3, "mixed.json: "),
+        ("vectors inspect model.bt", 3, "error: model.bt: "),
+        ("convert model.bt sub/folder/x.zt", 5, "error: sub/folder: No such file"),
+        ("store init run", 2, "error: run: there is a store already (rule store.create)"),
         ("store log run mian", 2, "error: run: no ref, tag or commit 'mian'; did you mean 'main'?"),
         ("vectors export gaps.bson x.npy", 3, "gaps.bson: document 1 has no vector; pass --on-missing skip or nan"),
     ],
@@ -118,6 +129,13 @@ def test_a_full_disk_under_stdout_is_not_an_error_of_the_source(folder: Path, li
     assert b"stdout: No space left on device" in done.stderr
 
 
+def test_a_port_that_is_in_use_is_named(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        error = run("view", "model.bt", "--no-browser", "--port", port, code=5).stderr
+    assert f"error: port {port}: Address already in use" in error
+
+
 def test_errors_name_files_of_a_directory_as_it_was_given(folder: Path) -> None:
     (folder / "file").touch()
     assert "error: file/run: Not a directory" in run("store", "init", "file/run", code=5).stderr
@@ -153,6 +171,26 @@ def test_an_interrupt_that_c_code_has_hidden_is_one(folder: Path) -> None:
             except KeyboardInterrupt:
                 raise ImportError("numpy failed to import") from None
         tensorglot.open = hidden
+        sys.argv = ["tensorglot", "ls", "model.bt"]
+        from tensorglot.__main__ import main
+        main()
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment())
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
+def test_an_interrupt_while_numpy_is_imported_prints_no_traceback(folder: Path) -> None:
+    program = """if True:
+        import os, signal, sys, traceback
+        import numpy, tensorglot
+        def importing(*args, **options):
+            numpy.__spec__._initializing = True
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                traceback.print_exc()
+                raise ImportError("numpy failed to import") from None
+        tensorglot.open = importing
         sys.argv = ["tensorglot", "ls", "model.bt"]
         from tensorglot.__main__ import main
         main()

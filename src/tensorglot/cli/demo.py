@@ -92,9 +92,10 @@ def command(folder: Path | None, as_json: bool) -> int:
       tensorglot demo playground
     """
     start = time.perf_counter()
+    checkpoint = _checkpoint()
     done = []
     with _working_in(folder):
-        for step in _play(terminal=sys.stdout.isatty() and not as_json):
+        for step in _play(checkpoint, terminal=sys.stdout.isatty() and not as_json):
             done.append(step)
             if not as_json:
                 _show(step)
@@ -140,9 +141,9 @@ class _Capture(io.TextIOWrapper):
         return self._terminal
 
 
-def _play(terminal: bool) -> Iterator[Step]:
+def _play(checkpoint: dict[str, NDArray[Any]], *, terminal: bool) -> Iterator[Step]:
     """Runs the steps in the current folder."""
-    names = {"tensors": _checkpoint(), "train": _train}
+    names = {"tensors": checkpoint, "train": _train}
     for step in STEPS:
         printed = io.BytesIO()
         out, err = _Capture(printed, terminal), _Capture(printed, False)

@@ -104,12 +104,14 @@ def command(
 def _tensors(given: tuple[str, ...], option: str, files: ExitStack) -> dict[str, Tensor]:
     """The tensors of other files by their new names; the files stay open as long as `files`."""
     import tensorglot as tg
+    from tensorglot.io.local import add_path_to_errors
 
     found = {}
     for name, place in pairs(given, option).items():
         path, tensor = _split(place)
         archive = files.enter_context(tg.open(path, storage_options=storage_options_for(path)))
-        found[name] = archive[tensor or (next(iter(archive)) if len(archive) == 1 else name)]
+        with add_path_to_errors(path):
+            found[name] = archive[tensor or (next(iter(archive)) if len(archive) == 1 else name)]
     return found
 
 

@@ -87,8 +87,15 @@ def name_stdout_in_errors() -> None:
 
 
 def raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    """The handler of an interrupt. C code may turn the exception into another (importing NumPy does): it is noted."""
+    """The handler of an interrupt, which is noted: C code may turn the exception into another.
+
+    Importing NumPy also prints a traceback then. It is imported before anything is written, so the process just ends.
+    """
     _INTERRUPTS.append(number)
+    spec = getattr(sys.modules.get("numpy"), "__spec__", None)
+    if getattr(spec, "_initializing", False):
+        _report(KeyboardInterrupt(), 130, as_json="--json" in sys.argv)
+        os._exit(130)
     signal.default_int_handler(number, frame)
 
 
@@ -130,6 +137,9 @@ def _name_as_given(error: BaseException, given: Sequence[str]) -> None:
         whole = absolute(each)
         if path == whole or path.startswith(whole.rstrip(os.sep) + os.sep):
             setattr(error, attribute, each + path[len(whole) :])
+            return
+        if whole.startswith(path + os.sep) and len(whole) - len(path) < len(each):  # the folder of a file
+            setattr(error, attribute, each[: len(path) - len(whole)])
             return
 
 

@@ -171,6 +171,8 @@ def pairs(given: Sequence[str], option: str) -> dict[str, str]:
     for text in given:
         key, equals, value = text.partition("=")
         if not equals:
-            raise click.UsageError(f"{option} takes KEY=VALUE, not '{text}'.")
+            parameters = click.get_current_context().command.params
+            form = next((each.metavar for each in parameters if option in each.opts), None) or "KEY=VALUE"
+            raise click.UsageError(f"{option} takes {form.replace('[PATTERN=]', 'PATTERN=')}, not '{text}'.")
         found[key] = value
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,13 @@ def command() -> None:
     """
 
 
+def _naming(source: str) -> AbstractContextManager[None]:
+    """Adds the path of a file to errors about its contents; a URL may have a password."""
+    from tensorglot.io.local import add_path_to_errors
+
+    return add_path_to_errors(None if "://" in source else source)
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """Source and target, names there, what to keep, and the form of the report."""
@@ -57,10 +65,8 @@ class Move:
         """Moves the vectors and reports it. Returns the exit code."""
         from tensorglot.bson import transfer
         from tensorglot.bson.places import is_collection, place_text
-        from tensorglot.io.local import add_path_to_errors
 
-        path = None if "://" in self.source else self.source  # a URL may have a password
-        with add_path_to_errors(path), progress_bar("moving", unit="documents") as progress:
+        with _naming(self.source), progress_bar("moving", unit="documents") as progress:
             done = transfer(
                 self.source,
                 self.target,
@@ -187,7 +193,8 @@ def inspect(source: str, as_json: bool) -> int:
     """
     from tensorglot.bson.places import inspect_place, place_text
 
-    fields = inspect_place(source, storage_options())
+    with _naming(source):
+        fields = inspect_place(source, storage_options())
     if as_json:
         print_json({"source": place_text(source), "fields": [field.to_dict() for field in fields]})
         return 1 if any(field.trouble for field in fields) else 0
@@ -271,7 +278,8 @@ def recall(
     from tensorglot.bson.places import place_text
 
     of_source, of_queries = storage_options_of(source, queries)
-    values = tg.bson.read_embeddings(source, name, storage_options=of_source).matrix
+    with _naming(source):
+        values = tg.bson.read_embeddings(source, name, storage_options=of_source).matrix
     wanted = None if queries is None else tg.bson.read_embeddings(queries, storage_options=of_queries).matrix
     found = tg.bson.recall(values, wanted, sizes or None, metric, sample=sample)
     if as_json:

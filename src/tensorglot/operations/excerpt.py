@@ -55,8 +55,9 @@ def _parse_item(item: str, text: str) -> int | slice | EllipsisType | None:
         return _CONSTANTS[item]
     match = _ITEM.fullmatch(item)
     if match is None:
+        what = f"'{escape(item)}'" + ("" if item == text else f" in '{escape(text)}'")
         raise InputError(
-            f"'{escape(item)}' in '{escape(text)}' is not an index; example: [3, 10:20, ::2, ...]",
+            f"{what} is not an index; example: [3, 10:20, ::2, ...]",
             rule="index.text",
         )
     if match["int"] is not None:

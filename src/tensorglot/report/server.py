@@ -59,7 +59,11 @@ class Viewer:
             found["changes"] = {"tensors": len(self._names), "equal": None, "metadata": metadata}
         before, after = shell("view", title_of(name, other_name))
         self._page = (before + numbers("page", found) + after).encode()
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, self))
+        try:
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Handler, self))
+        except OSError as error:
+            error.filename = f"port {port}"
+            raise
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="viewer", daemon=True)
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 from tensorglot.arguments import as_path
 from tensorglot.containers.store import MARKER
-from tensorglot.errors import FormatError, InputError, UnsupportedError
+from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError
 from tensorglot.io.place import absolute
 from tensorglot.io.sink import is_temporary
 from tensorglot.io.storage_options import as_storage_options
@@ -43,7 +43,8 @@ def create_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None)
     elif backend.get(MARKER) is None and backend.list(""):
         raise InputError("the folder is not empty", rule="store.create", path=backend.url)
     if backend.get(MARKER) is not None or not backend.swap(MARKER, None, _CONTENT):
-        raise InputError("there is a store already: open it with Store(path)", rule="store.create", path=backend.url)
+        hint = Hint("open it with Store(path)", "")
+        raise InputError("there is a store already", rule="store.create", path=backend.url, hint=hint)
 
 
 def open_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Backend:
@@ -53,9 +54,10 @@ def open_store(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -
         if isinstance(backend, Directory) and not os.path.exists(backend.url):  # noqa: PTH110
             raise FileNotFoundError(2, "no such store", backend.url)
         raise InputError(
-            "not a store: make one with Store.create(path), or `tensorglot store init`",
+            "not a store",
             rule="store.open",
             path=backend.url,
+            hint=Hint("make one with Store.create(path)", "make one with `tensorglot store init`"),
         )
     if content != _CONTENT:
         try:
