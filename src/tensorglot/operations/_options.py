@@ -7,8 +7,7 @@ patterns to choices; it is resolved to a choice for each tensor when the names a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tensorglot.arguments import as_integer, check_flags
 from tensorglot.containers.table import Format, PerTensor, WriteOptions
@@ -25,8 +24,7 @@ AUTO = "auto"
 """The algorithm that the tensor has where it is read from, if the format supports it; else the format's fast one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveOptions:
+class SaveOptions(NamedTuple):
     """How tensors are to be written, whatever they are."""
 
     compression: Choice = None
