@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,7 +134,7 @@ def _dense_value(tensor: Tensor, plan: Plan) -> Value:
         array: NDArray[Any] = np.frombuffer(part.payload.read(0, part.nbytes), np.uint8)
     else:
         # Flat, since NumPy's arrays have 64 dimensions at most.
-        array = replace(part, shape=(math.prod(part.shape),)).array(tensor.name)
+        array = part._replace(shape=(math.prod(part.shape),)).array(tensor.name)
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     count = math.prod(size for parent in plan.nodes[: node.id] for size in parent.shape)
     columns[node.id] = array.reshape((count, *node.shape, *node.block.tail))

@@ -161,7 +161,7 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
     schemes = _settle_schemes(index, names, every, options.quantize)
     planner = _Planner(archive, spec, version, new_dtype, schemes)
     if automatic and not spec.checksums_in(version):
-        automatic, save = False, replace(save, checksum=None)
+        automatic, save = False, save._replace(checksum=None)
         losses += () if options.sums else planner.find_checksum_losses(names)
     steps: list[Step] = []
     for old, new in new_names.items():
@@ -178,7 +178,7 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
     if automatic:
         kept = keep_checksums(index, spec, version)
         chosen = {step.target: kept.of(step.source) for step in steps} if kept.exceptions else kept.default
-        save = replace(save, checksum=chosen)
+        save = save._replace(checksum=chosen)
     if not spec.ties:
         losses += [
             Loss(

@@ -67,7 +67,7 @@ def convert_on_workers(conversion: WorkerConversion, target: Writable) -> list[A
         index = _decoded(converted)
         accounts = _fill(conversion, path, index.begins)
         with closing(FileSource(path)) as staged:
-            write_archive(target, Archive(index, staged), spec, settled, replace(plan.save, progress=None))
+            write_archive(target, Archive(index, staged), spec, settled, plan.save._replace(progress=None))
     return accounts
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -54,7 +53,7 @@ def values_by_part(tensor: Tensor, count: int) -> Iterator[tuple[str, Part, Iter
     """Each part with its elements, about `count` at a time. GGML's blocks count as one part: their real values."""
     for name, part in tensor.parts.items():
         if tensor.layout.startswith("gguf."):
-            yield name, replace(part, dtype=BY_NAME["float32"], shape=tensor.shape), real_values(tensor)
+            yield name, part._replace(dtype=BY_NAME["float32"], shape=tensor.shape), real_values(tensor)
         else:
             yield name, part, elements(part, tensor.name, count)
 

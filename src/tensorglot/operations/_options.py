@@ -7,8 +7,7 @@ patterns to choices; it is resolved to a choice for each tensor when the names a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 from tensorglot.arguments import as_integer, check_flags
 from tensorglot.containers.table import Format, PerTensor, WriteOptions
@@ -27,8 +26,7 @@ LEVELS = {"zstd": (-131072, 22), "deflate": (0, 9)}
 """The lowest and the highest level of each compression."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveOptions:
+class SaveOptions(NamedTuple):
     """How tensors are to be written, whatever they are."""
 
     compression: Choice = None

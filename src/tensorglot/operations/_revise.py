@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -163,7 +163,7 @@ def inherited_options(archive: Archive, names: Iterable[str], options: SaveOptio
         compression[name] = next((kind for kind in spec.compression if kind in old.encoding), None)
         algorithm = (old.checksum or "").partition(":")[0]
         checksum[name] = algorithm if algorithm in spec.checksums_in(version or "") else AUTO
-    return replace(options, compression=compression or None, checksum=checksum or AUTO)
+    return options._replace(compression=compression or None, checksum=checksum or AUTO)
 
 
 def write_revision(

@@ -257,4 +257,4 @@ def quantize(value: Any, to: str = "int8") -> tuple[Tensor, Quantization]:
 
 def _in_memory(part: Part) -> Part:
     raw = np.frombuffer(part.payload.read(0, part.nbytes), np.uint8)
-    return replace(part, payload=Memory(raw.view(part.numpy_dtype()).reshape(part.shape)))
+    return part._replace(payload=Memory(raw.view(part.numpy_dtype()).reshape(part.shape)))

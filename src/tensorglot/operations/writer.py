@@ -209,9 +209,9 @@ class Writer:
         if isinstance(payload, Encoded) and isinstance(payload.codec, Undecodable):  # some formats can copy it
             stored = Span(payload.source, payload.begin, payload.end)
             end = begin + write_stream(self._spool, stored.chunks())
-            return replace(part, payload=replace(payload, source=self._source, begin=begin, end=end, held=None))
+            return part._replace(payload=replace(payload, source=self._source, begin=begin, end=end, held=None))
         end = begin + write_stream(self._spool, payload.chunks())
-        return replace(part, payload=Span(self._source, begin, end))
+        return part._replace(payload=Span(self._source, begin, end))
 
     def stream(self, name: str, dtype: DTypeLike | DType, shape: Sequence[int]) -> TensorStream:
         """Declares a tensor whose values are written in pieces."""
@@ -285,8 +285,7 @@ class Writer:
             )
         self._spool.flush()
         self._source.size = self._spool.tell()  # it was 0 when the source was made
-        options = replace(
-            self._options,
+        options = self._options._replace(
             compression=self._override(self._options.compression, self._choices["compression"]),
             checksum=self._override(self._options.checksum, self._choices["checksum"]),
         )

@@ -8,7 +8,7 @@ types) is in its `TensorNode`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tensorglot.dynd.tensors import tensor_pieces
 from tensorglot.memory import cut
@@ -70,7 +70,7 @@ def _known(part: Part) -> Part:
     """The part with its bytes as elements, if its element type is unknown."""
     if part.dtype is not None:
         return part
-    return replace(part, dtype=BY_NAME["uint8"], unknown_dtype=None, shape=(part.nbytes,))
+    return part._replace(dtype=BY_NAME["uint8"], unknown_dtype=None, shape=(part.nbytes,))
 
 
 def tensor_node(tensor: Tensor, arrays: Sequence[CID]) -> TensorNode | None:

@@ -6,7 +6,6 @@ import io
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -164,5 +163,5 @@ def _read_region(archive: Archive, item: ReadItem, target: torch.Tensor) -> None
         )
     part = archive[name].parts["data"]
     if part.dtype is None:
-        part = replace(part, dtype=BY_NAME["uint8"], unknown_dtype=None)
+        part = part._replace(dtype=BY_NAME["uint8"], unknown_dtype=None)
     part.select_into(region, array_of(name, target), name)
