@@ -655,7 +655,8 @@ FOUND: dict[str, str] = {
     "pack.block": "a block of no record|a block outside its record|a block that is larger than its record",
     "store.encoding": "an unknown encoding|a constant of no bytes|a small chunk as a megabyte",
     "store.chain": "a delta without a base|a base that is there, without a delta",
-    "store.chain.base": "a base with the key of another block|a base without a delta|a base that is not there|a delta from itself|deltas in a circle|"
+    "store.chain.base": "a base with the key of another block|"
+    "a base without a delta|a base that is not there|a delta from itself|deltas in a circle|"
     "deltas in a circle with depths|a chain of 40 deltas of depth 1|a chain of 40 deltas of depth 12|"
     "a chain of 40 deltas with one key",
     "store.block.hash": "blocks that do not match their names|two blocks with each other's names",

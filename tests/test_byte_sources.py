@@ -26,7 +26,9 @@ SOURCES: dict[str, Callable[[Path], BaseSource]] = {
     "file": FileSource,
     "mapped file": MmapSource,
     "file object": lambda path: StreamSource(io.BytesIO(DATA)),
-    "item of a file": lambda path: cast("BaseSource", Section(cast("File", BufferSource(b"a" + DATA + b"b")), 1, 101, "w")),
+    "item of a file": lambda path: cast(
+        "BaseSource", Section(cast("File", BufferSource(b"a" + DATA + b"b")), 1, 101, "w")
+    ),
 }
 
 

@@ -738,3 +738,108 @@ def test_a_dataset_that_cannot_be_decoded_is_a_loss_of_a_conversion(tmp_path: Pa
     done = tg.convert(tmp_path / "a.h5", tmp_path / "a.zt", on_loss="drop")
     assert [(loss.kind, loss.tensor, loss.fatal) for loss in done.losses] == [("encoding", "lzf", True)]
     assert list(tg.load(tmp_path / "a.zt")) == ["plain"]
+
+
+def test_chunks_that_are_allocated_before_they_are_written() -> None:
+    """Those beyond the present shape are there, too; an empty dataset has none."""
+    h5py = needs("h5py")
+
+    def fill(made: Any) -> None:
+        for name, size in (("w", 5), ("none", 0)):
+            create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            create.set_chunk((4,))
+            create.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            space = h5py.h5s.create_simple((size,), (16,))
+            h5py.h5d.create(made.id, name.encode(), h5py.h5t.NATIVE_INT32, space, create)
+            made[name][...] = np.arange(size)
+
+    same(tg.open(written(fill, libver="latest")), {"w": np.arange(5, dtype=np.int32), "none": np.zeros(0, np.int32)})
+
+
+def test_a_group_of_long_names() -> None:
+    """Its heap has blocks of blocks, and its tree has inner nodes. A node that is reached twice is refused."""
+
+    def fill(made: Any) -> None:
+        for i in range(900):
+            made[f"{i:04}{'n' * 1000}"] = np.int16(i)
+
+    data = written(fill, libver="latest")
+    with tg.open(data) as archive:
+        assert [int(tensor.numpy()) for tensor in archive.values()] == list(range(900))
+    nodes = [data.index(b"BTLF")]
+    nodes.append(data.index(b"BTLF", nodes[0] + 1))
+    at = data.index(b"BTIN")
+    first, second = (data.index(struct.pack("<Q", node), at) for node in nodes)
+    broken = bytearray(data)
+    broken[second : second + 8] = data[first : first + 8]
+    with pytest.raises(tg.FormatError, match="a node twice") as caught:
+        tg.open(resealed(bytes(broken)))
+    assert caught.value.rule == "hdf5.tree"
+
+
+def test_attributes_of_bytes_without_a_type() -> None:
+    """Two bytes may be Keras's bfloat16, which an attribute says. Another that cannot be read does not matter."""
+
+    def fill(made: Any) -> None:
+        made["w"] = np.array([b"ab", b"cd"], "V2")
+        made["w"].attrs["pair"] = np.zeros(2, [("a", "i4"), ("b", "f8")])
+
+    with tg.open(written(fill)) as archive:
+        assert bytes(archive["w"].parts["data"].payload.read(0, 4)) == b"abcd"
+
+
+def test_partial_chunks_that_are_not_compressed() -> None:
+    def fill(made: Any) -> None:
+        made.create_dataset("w", shape=(6,), dtype="<i4", chunks=(4,), compression="gzip")
+        made["w"][:4] = [1, 2, 3, 4]
+        made["w"].id.write_direct_chunk((4,), np.array([5, 6, 0, 0], "<i4").tobytes(), filter_mask=1)
+
+    data = written(fill, libver="latest")
+    assert data.count(b"\2\0\2\1\4\4\3") == 1  # chunked, flags, rank, width of sizes, two of them, kind of index
+    same(tg.open(data), {"w": np.arange(1, 7, dtype=np.int32)})
+    flagged = resealed(data.replace(b"\2\0\2\1\4\4\3", b"\2\1\2\1\4\4\3"))
+    same(tg.open(flagged), {"w": np.arange(1, 7, dtype=np.int32)})
+
+
+def test_an_array_of_chunks_that_should_grow_and_cannot() -> None:
+    data = written(lambda made: made.create_dataset("w", data=np.arange(5), maxshape=(None,)), libver="latest")
+    space = b"\2\1\1\1" + struct.pack("<Q", 5)
+    assert data.count(space + b"\xff" * 8) == 1
+    with pytest.raises(tg.FormatError, match="exactly one unlimited axis"):
+        tg.open(resealed(data.replace(space + b"\xff" * 8, space + struct.pack("<Q", 100))))
+
+
+def test_an_attribute_of_more_values_than_it_has_bytes() -> None:
+    data = written(lambda made: made.attrs.update(a=np.arange(3), b=7), libver="earliest")
+    space = struct.pack("<BBB5xQQ", 1, 1, 1, 3, 3)
+    assert data.count(space) == 1
+    with tg.open(data.replace(space, struct.pack("<BBB5xQQ", 1, 1, 1, 1000, 1000))) as archive:
+        assert (archive.metadata, [note.rule for note in archive.notes]) == ({"b": 7}, ["hdf5.attribute"])
+
+
+@pytest.mark.parametrize(("value", "nbytes"), [(np.complex64(1), 9), (np.bool_(True), 12)])
+def test_a_type_of_an_attribute_that_ends_early(value: Any, nbytes: int) -> None:
+    data = written(lambda made: made.attrs.update(name=value), libver="latest")
+    at = data.index(b"name\0")
+    broken = bytearray(data)
+    broken[at - 5 : at - 3] = struct.pack("<H", nbytes)  # of the type; behind it are that of the space, and a charset
+    with pytest.raises((tg.FormatError, tg.UnsupportedError)):
+        tg.open(resealed(bytes(broken)))
+
+
+@pytest.mark.parametrize("kind", ["shared", "tiny"])
+def test_records_of_many_attributes(kind: str) -> None:
+    """An attribute in the table of shared messages is left out; one within its own id is too short to be one."""
+    data = written(lambda made: made.attrs.update({f"a{i:02}": i for i in range(20)}), libver="latest")
+    with tg.open(data) as archive:
+        assert archive.metadata == {f"a{i:02}": i for i in range(20)}
+    at = data.index(b"BTLF\0\x08") + 6
+    broken = bytearray(data)
+    if kind == "shared":
+        broken[at + 8] |= 2
+        with tg.open(resealed(bytes(broken))) as archive:
+            assert len(archive.metadata or {}) == 19
+    else:
+        broken[at] = 0x27
+        with pytest.raises(tg.FormatError):
+            tg.open(resealed(bytes(broken)))

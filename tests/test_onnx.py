@@ -400,3 +400,14 @@ def test_a_field_at_any_place_of_what_is_read_at_a_time(number: int) -> None:
     for filler in range((1 << 16) - 60, 1 << 16):
         found = tg.loads(model(X, more=field(12, bytes(filler)) + following), format="onnx")
         assert {name: array.tobytes() for name, array in found.items()} == {"x": bytes(8), "last": b"12345678"}
+
+
+def test_values_that_are_said_to_be_in_the_model() -> None:
+    """`data_location` 0 is the default, and may be written."""
+    assert tg.loads(model(tensor(location=0, raw=bytes(8))), format="onnx")["x"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("end", [b"\x80", b"\x80\x80", b"\xff" * 9])
+def test_a_tensor_that_ends_within_a_key(end: bytes) -> None:
+    with pytest.raises(tg.FormatError):
+        tg.loads(model(X + end), format="onnx")
