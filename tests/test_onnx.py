@@ -209,12 +209,22 @@ REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "metadata twice": (
         model(X) + 2 * field(14, field(1, b"k") + field(2, b"v")), tg.FormatError, "metadata.duplicate",
     ),
+    "metadata twice without values": (model(X) + 2 * field(14, field(1, b"k")), tg.FormatError, "metadata.duplicate"),
+    "metadata of our own": (
+        model(X) + field(14, field(1, b"onnx.opset.ai.onnx")) + field(8, field(2, 1)), tg.FormatError,
+        "metadata.duplicate",
+    ),
+    "1001 operator sets": (model(X) + 1001 * field(8, field(2, 21)), tg.LimitError, "limit.opsets"),
+    "text that is a number": (model(tensor(type=8) + field(6, 1)), tg.FormatError, "field"),
     "inline and external": (model(tensor(raw=bytes(8), location=1)), tg.FormatError, "data.twice"),
     "location 2": (model(tensor(location=2)), tg.FormatError, "external.location"),
     "no location": (model(tensor(location=1)), tg.FormatError, "external.location"),
     "a location twice": (
         model(tensor(location=1) + entry("location", "a") + entry("location", "a ")), tg.FormatError,
         "external.duplicate",
+    ),
+    "a key twice without values": (
+        model(tensor(location=1) + 2 * field(13, field(1, b"k"))), tg.FormatError, "external.duplicate",
     ),
     "an offset of words": (external("w", offset="0x10"), tg.FormatError, "external.number"),
     "a negative offset": (external("w", offset="-1"), tg.FormatError, "external.number"),
@@ -227,6 +237,17 @@ REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "sparse out of bounds": (
         model(more=field(15, SPARSE_VALUES + field(2, tensor(type=7, raw=struct.pack("<2q", 0, 4))) + field(3, 4))),
         tg.FormatError, "sparse",
+    ),
+    "a position out of bounds": (
+        model(more=field(15, SPARSE_VALUES + field(2, tensor(type=7, int64=b"\0\4")) + field(3, b"\2\2"))),
+        tg.FormatError, "sparse",
+    ),
+    "a negative position": (
+        model(more=field(15, SPARSE_VALUES + field(2, tensor(type=7, raw=struct.pack("<2q", 0, -1))) + field(3, 4))),
+        tg.FormatError, "sparse",
+    ),
+    "sparse of 2**63 elements": (
+        model(more=field(15, SPARSE_VALUES + INDICES + field(3, 2**31) + field(3, 2**32))), tg.FormatError, "sparse",
     ),
     "sparse of other indices": (
         model(more=field(15, SPARSE_VALUES + field(2, tensor(type=6, raw=bytes(8))) + field(3, 4))),
@@ -283,6 +304,39 @@ def test_forms_of_indices(dims: tuple[int, ...], data: dict[str, bytes]) -> None
         assert parts["coords"].shape == (1, 2)
         assert bytes(parts["coords"].payload.read(0, 16)) == struct.pack("<2q", 1, 3)
         assert bytes(parts["values"].payload.read(0, 8)) == struct.pack("<2f", 5, 6)
+
+
+@pytest.mark.parametrize("data", [{"raw": struct.pack("<3q", 1, 5, 0)}, {"int64": b"\1\5\0"}])
+def test_positions_in_several_dimensions(data: dict[str, bytes], tmp_path: Path) -> None:
+    values = field(1, tensor("s", 2, (3,), raw=bytes((7, 8, 9))))
+    sparse = values + field(2, tensor(type=7, dims=(3,), **data)) + field(3, b"\2\3")  # type: ignore[arg-type]
+    external = values + field(2, tensor(type=7, dims=(3,), location=1) + entry("location", "w"))
+    (tmp_path / "w").write_bytes(struct.pack("<3q", 1, 5, 0))
+    path = tmp_path / "a.onnx"
+    path.write_bytes(model(X, more=field(15, sparse) + field(15, external.replace(b"s", b"t") + field(3, b"\2\3"))))
+    with tg.open(path) as archive:
+        for name in ("s", "t"):
+            coords = archive[name].parts["coords"]
+            assert coords.shape == (2, 3)
+            assert coords.array(name).tolist() == [[0, 1, 0], [1, 2, 0]]
+            assert bytes(coords.payload.read(8, 24)) == struct.pack("<3q", 1, 0, 1)
+            assert str(archive[name].type) == "2 * 3 * uint8"
+            assert archive[name].scipy().toarray().tolist() == [[9, 7, 0], [0, 0, 8]]
+
+
+def test_values_are_what_they_were_when_read(tmp_path: Path) -> None:
+    """Positions in another file are checked when the model is opened, and again when they are read."""
+    (tmp_path / "w").write_bytes(struct.pack("<2q", 0, 3))
+    indices = field(2, tensor(type=7, location=1) + entry("location", "w"))
+    path = tmp_path / "a.onnx"
+    path.write_bytes(model(more=field(15, SPARSE_VALUES + indices + field(3, b"\2\2"))))
+    with tg.open(path) as archive:
+        (tmp_path / "w").write_bytes(struct.pack("<2q", 0, 4))
+        with pytest.raises(tg.FormatError) as caught:
+            archive["s"].parts["coords"].array("s")
+        assert (caught.value.rule, caught.value.tensor) == ("onnx.sparse", "s")
+    with pytest.raises(tg.FormatError, match="out of bounds"):
+        tg.open(path)
 
 
 def test_operator_sets() -> None:

@@ -708,6 +708,30 @@ def test_refused(case: str) -> None:
     assert str(caught.value).isprintable()
 
 
+def test_one_tensor_of_several_names() -> None:
+    body = b"](" + view() + b"\x94" + held(b"h\0")[2:-1] + b"h\0" + sparse_body() + b"e"
+    with tg.open(zipped(pickled(body), SPARSE), format="pt") as archive:
+        assert list(archive) == ["0", "1.w", "2", "3"]
+        assert all(archive[name].numpy().tolist() == [[0, 1, 2], [3, 4, 5]] for name in ("0", "1.w", "2"))
+        assert archive["3"].layout == "zt.sparse_coo/1"
+
+
+def test_more_parts_than_storages() -> None:
+    files = [zipped(pickled(b"](" + quantized_body() * count + b"e"), {"2": bytes(6)}) for count in (104, 105)]
+    assert len(tg.open(files[0], format="pt")) == 104
+    with pytest.raises(tg.LimitError) as caught:
+        tg.open(files[1], format="pt")
+    assert caught.value.rule == "pt.limit.parts"
+
+
+def test_arguments_that_calls_share() -> None:
+    """No pickler makes two tensors of one tuple; the work of such calls is more than their bytes allow."""
+    call = name("torch._utils._rebuild_tensor_v2") + b"\x94(" + stored() + b"K\0))\x89Nt\x94R"
+    with pytest.raises(tg.LimitError) as caught:
+        tg.open(zipped(pickled(b"](" + call + b"h\0h\1R" * 300 + b"e"), DATA), format="pt")
+    assert caught.value.rule == "pt.pickle.bomb"
+
+
 def test_two_folders_and_compressed_members() -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:

@@ -24,8 +24,9 @@ A kernel reports a fault as a value, never by raising: its first two results are
     lookup3        the checksum of HDF5's structures
     utf8           validates UTF-8
     gather         pieces of one buffer to their places in another
-    pickle_steps   the steps of a pickle that need only its stack and its memo
+    pickle_steps   the steps of a pickle that need only its stack and its memo, and its calls
     pickle_values  the values of a pickle as names and leaves
+    pickle_views   the tensors of a pickle as columns
     protobuf       fields of a Protocol Buffers message, tensors of an ONNX graph
     planes         byte planes of elements, and the places where two buffers differ
     packed         sparse deltas as bits, both ways

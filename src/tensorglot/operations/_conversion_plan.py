@@ -200,7 +200,7 @@ def _choices_of_kept(save: SaveOptions, names: list[str], kept: set[str]) -> Sav
         else chosen
         for chosen in (save.compression, save.checksum)
     )
-    return replace(save, compression=compression, checksum=checksum)
+    return save._replace(compression=compression, checksum=checksum)
 
 
 def _name_losses(spec: Format, old: str, new: str, taken: bool) -> Iterator[Loss]:
