@@ -532,3 +532,11 @@ def test_frames_of_more_tensors_than_are_remembered() -> None:
     with tg.open(file01(entries, body)) as archive:
         for _ in range(2):
             assert [int(held[1500]) for held in archive.values()] == [i + 1 for i in range(70)]
+
+
+@pytest.mark.parametrize("limits", [tg.Limits(rank=2), tg.Limits(name_nbytes=3), tg.Limits(tensors=0)])
+def test_limits_of_an_index(limits: tg.Limits) -> None:
+    data = file01([entry("name", shape=[1, 2, 2])])
+    assert tg.loads(data)["name"].shape == (1, 2, 2)
+    with pytest.raises(tg.LimitError):
+        tg.open(data, limits=limits)
