@@ -718,10 +718,12 @@ def test_one_tensor_of_several_names() -> None:
 
 def test_more_parts_than_storages() -> None:
     files = [zipped(pickled(b"](" + quantized_body() * count + b"e"), {"2": bytes(6)}) for count in (104, 105)]
-    assert len(tg.open(files[0], format="pt")) == 104
+    limits = tg.Limits(view_ratio=100)
+    assert len(tg.open(files[0], format="pt", limits=limits)) == 104
     with pytest.raises(tg.LimitError) as caught:
-        tg.open(files[1], format="pt")
+        tg.open(files[1], format="pt", limits=limits)
     assert caught.value.rule == "pt.limit.parts"
+    assert len(tg.open(files[1], format="pt")) == 105
 
 
 def test_arguments_that_calls_share() -> None:
@@ -876,3 +878,11 @@ def test_opcodes_at_the_end_of_what_is_read_at_a_time() -> None:
             archive.writestr("v/data.pkl", pickle.dumps(value, protocol=2))
         with tg.open(file.getvalue()) as found:
             assert found.metadata == value
+
+
+def test_a_duplicate_name_is_in_the_error() -> None:
+    for value in (view(), b"K\1"):  # a tensor, and metadata
+        body = b"}(" + text("a.b") + value + text("a") + b"}" + text("b") + value + b"su"
+        with pytest.raises(tg.FormatError) as caught:
+            tg.open(zipped(pickled(body), DATA), format="pt")
+        assert (caught.value.rule, caught.value.tensor) == ("pt.name.duplicate", "a.b")

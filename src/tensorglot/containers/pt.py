@@ -23,7 +23,7 @@ from tensorglot.containers.torchsave.flatten import flatten
 from tensorglot.containers.torchsave.names import DTYPES
 from tensorglot.containers.torchsave.parts import add_tensor
 from tensorglot.containers.torchsave.views import views_index
-from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape
+from tensorglot.errors import FormatError, LimitError, UnsupportedError, escape, plural
 from tensorglot.limits import Limits
 from tensorglot.model.builder import IndexBuilder
 from tensorglot.model.deferred import Outline
@@ -32,9 +32,6 @@ from tensorglot.model.payload import Source
 from tensorglot.model.repeated import check_repeated, check_shared
 
 __all__ = ["CONTAINER"]
-
-_PARTED = 100
-"""Sparse and quantized tensors that a file may have, besides four for each storage: each has one or more of its own."""
 
 
 def read(source: Source, options: ReadOptions) -> Index:
@@ -88,8 +85,12 @@ def _index(
     if len(found) < len(tensors):
         rows = np.full(len(tensors), -1)
         rows[found] = np.arange(len(found))
-        if len(tensors) - len(found) > _PARTED + 4 * len(saved.storages):
-            raise LimitError("more sparse and quantized tensors than storages can have", rule="pt.limit.parts")
+        parted = len(tensors) - len(found)
+        if parted > 4 * len(saved.storages) + limits.view_ratio:  # each has a storage of its own, or shares all bytes
+            storages = plural(len(saved.storages), "storage")
+            raise LimitError(
+                f"{parted} sparse and quantized tensors share {storages} (Limits.view_ratio)", rule="pt.limit.parts"
+            )
         builder = IndexBuilder(limits, "pt")
         first_names = {position: name for name, position in reversed(names.items())}
         for position in np.flatnonzero(rows < 0).tolist():

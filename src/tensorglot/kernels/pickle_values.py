@@ -74,6 +74,7 @@ def leaves(
     texts: each item of a container takes the name of the container, and each text its length.
     Plain leaves are `values`: a tuple becomes a list, an empty dict a dict, and a value of the
     type `named` its name. All else is `found`, each once, at the position that `others` has.
+    After DUPLICATE, the last of `found` is the name.
     """
     left: cython.longlong
     known: dict[Any, Any] = {}
@@ -157,6 +158,7 @@ def _add(
 ) -> cython.bint:
     """Adds a leaf; whether its name is new. `known` has the positions of what is found by id."""
     kind: Any = type(value)
+    new: cython.bint
     before: cython.Py_ssize_t = len(values)
     position: Any
     if value is None or kind is bool or kind is int or kind is float or kind is str or kind is bytes or kind is list:
@@ -175,5 +177,11 @@ def _add(
             found.append(value)
         before = len(others)
         others[name] = position
-        return len(others) > before and not (values and name in values)
-    return len(values) > before and not (others and name in others)
+        new = len(others) > before and not (values and name in values)
+        if not new:
+            found.append(name)
+        return new
+    new = len(values) > before and not (others and name in others)
+    if not new:
+        found.append(name)
+    return new

@@ -35,7 +35,9 @@ def flatten(root: Any, pickle_nbytes: int) -> tuple[dict[str, int], list[Any], d
         raise UnsupportedError("dict keys must be text or numbers", rule="pt.key")
     if fault == DUPLICATE:
         raise FormatError(
-            "duplicate name: the keys of two values are equal when joined by dots", rule="pt.name.duplicate"
+            "duplicate name: the keys of two values are equal when joined by dots",
+            rule="pt.name.duplicate",
+            tensor=tensors[-1],
         )
     if fault < 0:
         raise LimitError("nested containers expand to far more than the size of the pickle", rule="pt.nest")
