@@ -52,7 +52,7 @@ def test_opened_or_refused_within_bounds(what: str, tmp_path: Path) -> None:
 
     opened()  # imports what it needs
     caches = [
-        held for held in gc.get_objects() if isinstance(held, _Cache) and str(held.__module__).startswith("tensorglot")
+        held for held in gc.get_objects() if type(held) is _Cache and str(held.__module__).startswith("tensorglot")
     ]
 
     def opened_again() -> None:

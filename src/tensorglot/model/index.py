@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNKNOWN",
+    "BlockLayout",
     "Index",
     "Layout",
     "Note",
@@ -52,6 +53,20 @@ class Layout(NamedTuple):
 
     name: str
     type: Type
+
+
+class BlockLayout(NamedTuple):
+    """The same for a tensor whose type is a block of elements; the type is made when it is asked for."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def type(self) -> Type:
+        from tensorglot.model.types.algebra import dense
+
+        return dense(self.dtype, self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +112,7 @@ class Index:
     first_rows: NDArray[np.int64] | None = _per("structure", default=None)
     """Tensor i has the rows first_rows[i] to first_rows[i + 1]. None: tensor i has row i."""
     part_names: Sequence[str] | None = _per("row", fill="data", default=None)
-    layouts: Mapping[int, Layout] = _per("tensor", default_factory=dict)
+    layouts: Mapping[int, Layout | BlockLayout] = _per("tensor", default_factory=dict)
     """A tensor without an entry is dense."""
     attributes: Mapping[int, Mapping[str, Any]] = _per("tensor", default_factory=dict)
     checksums: Sequence[str | None] | None = _per("row", default=None)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tensorglot.arrays import distinct
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of
-from tensorglot.model.index import Index, Layout
+from tensorglot.model.index import Index
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
 from tensorglot.model.types.algebra import Fixed, Type, Void, dense
 from tensorglot.model.types.text import parse_canonical
@@ -35,7 +35,6 @@ __all__ = [
     "QUANT_GROUP",
     "SPARSE",
     "Arrangement",
-    "BlockLayout",
     "Piece",
     "arrange",
     "assemble",
@@ -379,18 +378,6 @@ LAYOUTS: dict[str, Callable[[Shape, Mapping[str, Piece], Mapping[str, Any]], Arr
     MX: _mx,
     NESTED: _nested,
 }
-
-
-class BlockLayout(Layout):
-    """The layout of a tensor whose type is a block of elements; the type is made when it is asked for."""
-
-    def __init__(self, name: str, dtype: DType, shape: Shape) -> None:
-        object.__setattr__(self, "name", name)  # it is frozen
-        object.__setattr__(self, "_block", (dtype, shape))
-
-    @property
-    def type(self) -> Type:
-        return dense(*self.__dict__["_block"])
 
 
 def check_values(tensor: Tensor) -> None:

@@ -18,7 +18,7 @@ from tensorglot.containers.table import UNNAMED, Format, TensorFault, holders_of
 from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
-from tensorglot.model.index import UNKNOWN, Index, Layout
+from tensorglot.model.index import UNKNOWN, Index
 from tensorglot.model.layouts import DESCRIPTION, SPARSE, user_attributes
 from tensorglot.model.payload import Encoded, Undecodable
 from tensorglot.model.types.algebra import leading
@@ -377,7 +377,7 @@ class _Planner:
             for key in [key for key in own if key in DESCRIPTION.get(scheme.layout, ())]:
                 yield Loss("attributes", f"the attribute '{key}' describes how the tensor is quantized", name)
         row = self._first_rows[position]
-        new = self._dtype_of(name, row) if layout is None else self._real_dtype(name, layout)
+        new = self._dtype_of(name, row) if layout is None else self._real_dtype(name, layout.name)
         dtype: str | None = None  # only a dense tensor has one
         if scheme is None and (new is not None or layout is None):
             dtype = index.unknown_dtypes[row] if new is None else new.name
@@ -394,7 +394,7 @@ class _Planner:
             if not spec.holds_layout(scheme.layout):
                 yield Loss("layout", f"{spec.name} cannot store '{scheme.layout}'", name, fatal=True)
             return
-        real = None if layout is None else self._real_dtype(name, layout)
+        real = None if layout is None else self._real_dtype(name, layout.name)
         if real is not None:
             if real.name not in self._held:
                 yield Loss("dtype", f"{spec.name} cannot store {real.name}", name, fatal=True)
@@ -416,9 +416,9 @@ class _Planner:
             elif new.name not in self._held:
                 yield Loss("dtype", f"{spec.name} cannot store {new.name}", name, fatal=True)
 
-    def _real_dtype(self, name: str, layout: Layout) -> DType | None:
+    def _real_dtype(self, name: str, layout: str) -> DType | None:
         """The new type for the real values of a quantized tensor, if it is to be dequantized."""
-        return self._new_dtype(name, _REAL) if self._new_dtype and can_dequantize(layout.name) else None
+        return self._new_dtype(name, _REAL) if self._new_dtype and can_dequantize(layout) else None
 
     def make_step(self, old: str, new: str) -> Step:
         """The step for a tensor."""
@@ -434,7 +434,7 @@ class _Planner:
             nbytes = sum(dtype.nbytes(math.prod(dims)) for dtype, dims in scheme.shapes(shape).values())
             return Step(old, new, "quantize", before, scheme.layout, shape, stored, nbytes, scheme=scheme.name)
         if layout is not None:
-            real = self._real_dtype(old, layout)
+            real = self._real_dtype(old, layout.name)
             if real is not None:
                 shape = leading(layout.type)[0]
                 nbytes = real.nbytes(math.prod(shape))

@@ -27,8 +27,8 @@ from tensorglot.containers.table import ReadOptions
 from tensorglot.errors import FormatError, UnsupportedError, add_tensor_to_errors
 from tensorglot.model.builder import Row
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
-from tensorglot.model.index import UNKNOWN, Index
-from tensorglot.model.layouts import COO, BlockLayout
+from tensorglot.model.index import UNKNOWN, BlockLayout, Index
+from tensorglot.model.layouts import COO
 from tensorglot.model.payload import Codec, Encoded, Payload, Source, Span
 from tensorglot.model.strided import Strided
 from tensorglot.model.subbyte import UnpackedSubByte
