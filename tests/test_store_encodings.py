@@ -436,7 +436,11 @@ def test_arguments_that_are_refused(data: bytes, width: int, rule: str) -> None:
 
 @pytest.mark.parametrize("encoding", sorted(IS_DELTA))
 def test_a_delta_without_a_body_is_refused_and_changes_nothing(encoding: int) -> None:
-    for call in (lambda out: apply(encoding, view(b""), out), lambda out: apply_chain([(encoding, view(b""))], out)):
+    spare, spans = view(bytes(SPARE_NBYTES)), np.zeros((1, 2), np.int64)
+    for call in (
+        lambda out: apply(encoding, view(b""), out),
+        lambda out: apply_chain([encoding], spare, spans, out),
+    ):
         held = bytearray(b"12345678")
         with pytest.raises(tg.FormatError) as caught:
             call(memoryview(held))

@@ -236,7 +236,7 @@ def test_options_that_no_file_can_have_are_refused_by_every_verb(tmp_path: Path,
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_checksum_of_a_frame_needs_one(version: str) -> None:
-    with pytest.raises(tg.InputError, match="goes with compression") as caught:
+    with pytest.raises(tg.InputError, match="needs compression") as caught:
         tg.dumps(MIXED, format=f"ztensor@{version}", compression={"*": "zstd", "small": None}, checksum="frame")
     assert caught.value.tensor == "small"
 

@@ -255,6 +255,8 @@ class FileSource(BaseSource):
 
     def read_runs(self, begins: Sequence[int], sizes: Sequence[int], offsets: Sequence[int], out: memoryview) -> None:
         """Reads runs that are close together by one system call, with the gaps between them."""
+        if not begins:
+            return
         first, nbytes = np.array(begins, np.int64), np.array(sizes, np.int64)
         gaps = first[1:] - (first + nbytes)[:-1]
         apart = (gaps < 0) | (gaps > _SKIP_NBYTES)
