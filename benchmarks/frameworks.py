@@ -184,6 +184,7 @@ def cases() -> list[Case]:
             "module",
             {"tensorglot": partial(into_module, partial(tensorglot, backend="mmap")), **into},
             {},
+            NBYTES["W2"],  # the pages of the file that are mapped
         ),
         case("torch load, out=", "module", {"tensorglot": into_tensors, **into}, half_more),
         case(

@@ -150,8 +150,12 @@ REASONS: dict[tuple[str, str], str] = {
     ("torch load and load_state_dict", "safetensors"): (
         "It maps the file, and `load_state_dict` copies out of the mapping, {theirs} ms in all. We read into memory of "
         "our own first, because a mapped file that is truncated kills the process: {more} ms more. The copy of "
-        '`load_state_dict` alone ("bare") takes more than two thirds of their time, so no loader reaches 1.5. `out=` '
-        'and `load_model` read straight into the module, and `backend="mmap"` maps as it does.'
+        '`load_state_dict` alone ("bare") takes well over half of their time: a loader that reads first has no '
+        'room for 1.5. `out=` and `load_model` read straight into the module, and `backend="mmap"` maps as it does.'
+    ),
+    ("torch load, out=", "safetensors"): (
+        "Both copy every byte once: we out of the page cache into the tensors, it out of its mapping. How fast the OS "
+        "copies depends on where the tensors of the module are, as in W2 load into out=."
     ),
     ("W5 strings deserialize", "awkward"): _BUFFERS,
     ("W6 there and back, float32", "copy"): _THERE_AND_BACK,
