@@ -29,6 +29,36 @@ _TOGETHER = cython.declare(cython.Py_ssize_t, 1024)
 """Fields that are found at a time, so that a caller who stops early has not waited for all."""
 
 
+@cython.cclass
+class _Head:
+    """The head of a field: its key, its number (of a varint, or the length of its contents), and what follows.
+
+    The number begins at `number`; the contents, which a varint does not have, begin at `first` and end at `end`.
+    """
+
+    key: cython.ulonglong
+    value: cython.ulonglong
+    number: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+
+    @cython.cfunc
+    def read(
+        self, raw: cython.p_const_uchar, at: cython.Py_ssize_t, limit: cython.Py_ssize_t, size: cython.Py_ssize_t
+    ) -> cython.bint:
+        """Reads the head at `at`; False if not all of it is below `limit` and `size`, or it breaks a rule."""
+        self.number = _end(raw, at, limit, size)
+        if self.number < 0:
+            return False
+        self.key = _value(raw, at, self.number)
+        self.first = _number_end(raw, self.key, self.number, limit, size)
+        if self.first < 0:
+            return False
+        self.value = _value(raw, self.number, self.first)
+        self.end = _contents_end(self.key, self.value, self.first, limit)
+        return self.end >= 0
+
+
 def scan_fields(
     data: bytes,
     base: cython.Py_ssize_t,
@@ -52,41 +82,30 @@ def scan_fields(
     size: cython.Py_ssize_t = len(data)
     position: cython.Py_ssize_t = at - base
     limit: cython.Py_ssize_t = end - base
-    after: cython.Py_ssize_t
-    first: cython.Py_ssize_t
-    contents_end: cython.Py_ssize_t
-    key: cython.ulonglong
-    value: cython.ulonglong
+    head: _Head = _Head()
+    spent: cython.Py_ssize_t
     whole: cython.bint
     one: Any
     # Invariant: `found` has the fields before `position`; a byte is read only below `size`.
-    while position < limit and position < size:
-        after = _end(raw, position, limit, size)
-        if after < 0:
+    while position < limit and position < size and head.read(raw, position, limit, size):
+        spent = head.first - position
+        if spent > left:
             break
-        key = _value(raw, position, after)
-        first = _number_end(raw, key, after, limit, size)
-        if first < 0:
-            break
-        value = _value(raw, after, first)
-        contents_end = _contents_end(key, value, first, limit)
-        if contents_end < 0 or first - position > left:
-            break
-        whole = contents_end <= size and contents_end - position <= left
-        if whole and key == (pair << 3 | _BYTES) and _add_pair(data, first, contents_end, pairs):
-            left -= contents_end - position
-            position = contents_end
+        whole = head.end <= size and head.end - position <= left
+        if whole and head.key == (pair << 3 | _BYTES) and _add_pair(data, head.first, head.end, pairs):
+            left -= head.end - position
+            position = head.end
             continue
-        if key >> 3 < 64 and wanted >> (key >> 3) & 1:
+        if head.key >> 3 < 64 and wanted >> (head.key >> 3) & 1:
             if len(found) == _TOGETHER:
                 break
-            if key & 7 == _VARINT:
-                one = key >> 3, key & 7, value, base + after, base + first
+            if head.key & 7 == _VARINT:
+                one = head.key >> 3, head.key & 7, head.value, base + head.number, base + head.first
             else:
-                one = key >> 3, key & 7, 0, base + first, base + contents_end
+                one = head.key >> 3, head.key & 7, 0, base + head.first, base + head.end
             found.append(tuple.__new__(make, one))
-        left -= first - position
-        position = contents_end
+        left -= spent
+        position = head.end
     return base + position, left
 
 
@@ -117,40 +136,97 @@ def scan_tensors(
     size: cython.Py_ssize_t = len(data)
     position: cython.Py_ssize_t = at - base
     limit: cython.Py_ssize_t = end - base
-    after: cython.Py_ssize_t
-    first: cython.Py_ssize_t
-    contents_end: cython.Py_ssize_t
+    head: _Head = _Head()
     spent: cython.Py_ssize_t
     inside: cython.Py_ssize_t
-    key: cython.ulonglong
-    value: cython.ulonglong
     # Invariant: fields before `position` are done, and columns have their tensors; a byte is read only below `size`.
-    while position < limit and position < size:
-        after = _end(raw, position, limit, size)
-        if after < 0:
+    while position < limit and position < size and head.read(raw, position, limit, size):
+        spent = head.first - position
+        if spent > left:
             break
-        key = _value(raw, position, after)
-        first = _number_end(raw, key, after, limit, size)
-        if first < 0:
-            break
-        value = _value(raw, after, first)
-        spent = first - position
-        contents_end = _contents_end(key, value, first, limit)
-        if contents_end < 0 or spent > left:
-            break
-        if key >> 3 == _TENSOR or key >> 3 == _SPARSE_TENSOR:
-            if key & 7 != _BYTES or len(columns[0]) + len(sparse[4]) >= most:
+        if head.key >> 3 == _TENSOR or head.key >> 3 == _SPARSE_TENSOR:
+            if head.key & 7 != _BYTES or len(columns[0]) + len(sparse[4]) >= most:
                 break
-            if key >> 3 == _TENSOR:
-                inside = _add_tensor(data, base, first, contents_end, left - spent, max_rank, columns, external)
+            if head.key >> 3 == _TENSOR:
+                inside = _add_tensor(data, base, head.first, head.end, left - spent, max_rank, columns, external)
             else:
-                inside = _add_sparse(data, base, first, contents_end, left - spent, max_rank, sparse)
+                inside = _add_sparse(data, base, head.first, head.end, left - spent, max_rank, sparse)
             if inside < 0:
                 break
             spent += inside
         left -= spent
-        position = contents_end
+        position = head.end
     return base + position, left
+
+
+@cython.cclass
+class _Tensor:
+    """The fields of a tensor's message that were read so far."""
+
+    name: str
+    type: cython.ulonglong
+    elsewhere: cython.bint
+    """Whether data_location says that the values are in another file."""
+    entries: dict[str, str]
+    """external_data"""
+    sizes: list[Any]
+    field: cython.ulonglong
+    """The number of the field that has the values, 0 for none; they are between `first` and `end`."""
+    first: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    seen: cython.ulonglong
+    """A bit for the number of each field that may not be repeated."""
+
+    def __init__(self, none: cython.Py_ssize_t) -> None:
+        self.name, self.type, self.elsewhere, self.entries, self.sizes = "", 0, False, {}, []
+        self.field, self.first, self.end, self.seen = 0, none, none, 0
+
+    @cython.cfunc
+    def take(self, data: bytes, head: _Head, size: cython.Py_ssize_t, max_rank: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Takes a field; returns how many bytes of its contents were read, -1 if it is unusual or not all there."""
+        key: cython.ulonglong = head.key
+        number: cython.ulonglong = key >> 3
+        if key == 1 << 3:  # dims, one
+            return 0 if _add_sizes(data, head.number, head.first, size, max_rank, self.sizes) else -1
+        if key == (1 << 3 | _BYTES):  # dims, packed
+            return _nbytes(head, _add_sizes(data, head.first, head.end, size, max_rank, self.sizes))
+        if key == (13 << 3 | _BYTES):  # external_data
+            return _nbytes(head, head.end <= size and _add_pair(data, head.first, head.end, self.entries))
+        if key == (6 << 3 | _BYTES) and self.field == 6:  # string_data: each text is a field
+            self.end = head.end
+            return 0
+        if number > 14 or number == 12:  # no field of a tensor, or doc_string
+            return 0
+        if self.seen >> number & 1:
+            return -1
+        self.seen |= cython.cast(cython.ulonglong, 1) << number
+        if key == (8 << 3 | _BYTES):  # name
+            return _nbytes(head, self._take_name(data, head, size))
+        if key == 2 << 3:  # data_type
+            self.type = head.value
+        elif key == 14 << 3 and head.value <= 1:  # data_location
+            self.elsewhere = head.value == 1
+        elif self.field == 0 and (_is_data(key) or key == (6 << 3 | _BYTES)):
+            self.field, self.first, self.end = number, head.first, head.end
+        else:
+            return -1
+        return 0
+
+    @cython.cfunc
+    def _take_name(self, data: bytes, head: _Head, size: cython.Py_ssize_t) -> cython.bint:
+        if head.end > size:
+            return False
+        try:
+            self.name = data[head.first : head.end].decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+        return True
+
+
+@cython.cfunc
+def _nbytes(head: _Head, taken: cython.bint) -> cython.Py_ssize_t:
+    """The bytes of a field's contents, -1 if they were not taken."""
+    return head.end - head.first if taken else -1
 
 
 @cython.cfunc
@@ -171,93 +247,35 @@ def _add_tensor(
     raw: cython.p_const_uchar = data
     size: cython.Py_ssize_t = len(data)
     position: cython.Py_ssize_t = begin
-    after: cython.Py_ssize_t
-    first: cython.Py_ssize_t
     spent: cython.Py_ssize_t = 0
-    key: cython.ulonglong
-    value: cython.ulonglong
-    name: Any = None
-    type: cython.ulonglong = 0
-    typed: cython.bint = False
-    located: cython.bint = False
-    elsewhere: cython.bint = False
-    entries: dict[str, str] = {}
+    inside: cython.Py_ssize_t
     whole: cython.ulonglong
-    field: cython.ulonglong = 0
-    values: cython.Py_ssize_t = -base
-    values_end: cython.Py_ssize_t = -base
-    sizes: list[Any] = []
-    # Invariant: the fields of the message before `position` are in the variables above.
+    head: _Head = _Head()
+    tensor: _Tensor = _Tensor(-base)
+    # Invariant: `tensor` has the fields of the message before `position`.
     while position < end:
-        after = _end(raw, position, end, size)
-        if after < 0:
+        if not head.read(raw, position, end, size):
             return -1
-        key = _value(raw, position, after)
-        first = _number_end(raw, key, after, end, size)
-        if first < 0:
+        inside = tensor.take(data, head, size, max_rank)
+        if inside < 0:
             return -1
-        value = _value(raw, after, first)
-        spent += first - position
-        position = _contents_end(key, value, first, end)
-        if position < 0:
-            return -1
-        if key == 1 << 3 or key == (1 << 3 | _BYTES):  # dims, one or packed
-            if key != 1 << 3:
-                spent += position - first
-            if not _add_sizes(raw, after if key == 1 << 3 else first, position, size, max_rank, sizes):
-                return -1
-        elif key == 2 << 3:  # data_type
-            if typed:
-                return -1
-            type = value
-            typed = True
-        elif key == (8 << 3 | _BYTES):  # name
-            spent += position - first
-            if name is not None or position > size:
-                return -1
-            try:
-                name = data[first:position].decode("utf-8")
-            except UnicodeDecodeError:
-                return -1
-        elif key == 14 << 3:  # data_location
-            if located or value > 1:
-                return -1
-            located = True
-            elsewhere = value == 1
-        elif key == (13 << 3 | _BYTES):  # external_data
-            spent += position - first
-            if position > size or not _add_pair(data, first, position, entries):
-                return -1
-        elif key == (6 << 3 | _BYTES):  # string_data
-            if field != 0 and field != 6:
-                return -1
-            if field == 0:
-                field = 6
-                values = first
-            values_end = position
-        elif _is_data(key):
-            if field != 0:
-                return -1
-            field = key >> 3
-            values = first
-            values_end = position
-        elif key >> 3 <= 14 and key >> 3 != 12:  # a field that tensors have, in another form
-            return -1
-    whole = _product(sizes)
-    if spent > left or whole == 0 or (elsewhere and field != 0):
+        spent += head.first - position + inside
+        position = head.end
+    whole = _product(tensor.sizes)
+    if spent > left or whole == 0 or (tensor.elsewhere and tensor.field != 0):
         return -1
-    if elsewhere:
-        external[len(columns[0])] = entries
+    if tensor.elsewhere:
+        external[len(columns[0])] = tensor.entries
     begins, names, types, ranks, counts, fields, firsts, ends, dims = columns
     begins.append(base + begin)
-    names.append("" if name is None else name)
-    types.append(type)
-    ranks.append(len(sizes))
-    counts.append(0 if 0 in sizes else whole)
-    fields.append(field)
-    firsts.append(base + values)
-    ends.append(base + values_end)
-    dims.extend(sizes)
+    names.append(tensor.name)
+    types.append(tensor.type)
+    ranks.append(len(tensor.sizes))
+    counts.append(0 if 0 in tensor.sizes else whole)
+    fields.append(tensor.field)
+    firsts.append(base + tensor.first)
+    ends.append(base + tensor.end)
+    dims.extend(tensor.sizes)
     return spent
 
 
@@ -275,43 +293,37 @@ def _add_sparse(
     raw: cython.p_const_uchar = data
     size: cython.Py_ssize_t = len(data)
     position: cython.Py_ssize_t = begin
-    after: cython.Py_ssize_t
-    first: cython.Py_ssize_t
     spent: cython.Py_ssize_t = 0
     inside: cython.Py_ssize_t
-    key: cython.ulonglong
     whole: cython.ulonglong
+    head: _Head = _Head()
     # The messages of values and indices; -1 as long as there is none.
     values: cython.Py_ssize_t = -1
     values_end: cython.Py_ssize_t = -1
     indices: cython.Py_ssize_t = -1
     indices_end: cython.Py_ssize_t = -1
     sizes: list[Any] = []
+    # Invariant: the fields of the message before `position` are in the variables above.
     while position < end:
-        after = _end(raw, position, end, size)
-        if after < 0:
+        if not head.read(raw, position, end, size):
             return -1
-        key = _value(raw, position, after)
-        first = _number_end(raw, key, after, end, size)
-        if first < 0:
-            return -1
-        spent += first - position
-        position = _contents_end(key, _value(raw, after, first), first, end)
-        if position < 0:
-            return -1
-        if key == (1 << 3 | _BYTES) and values < 0:
-            values = first
-            values_end = position
-        elif key == (2 << 3 | _BYTES) and indices < 0:
-            indices = first
-            indices_end = position
-        elif key == 3 << 3 or key == (3 << 3 | _BYTES):
-            if key != 3 << 3:
-                spent += position - first
-            if not _add_sizes(raw, after if key == 3 << 3 else first, position, size, max_rank, sizes):
+        spent += head.first - position
+        if head.key == (1 << 3 | _BYTES) and values < 0:
+            values = head.first
+            values_end = head.end
+        elif head.key == (2 << 3 | _BYTES) and indices < 0:
+            indices = head.first
+            indices_end = head.end
+        elif head.key == 3 << 3:  # dims, one
+            if not _add_sizes(raw, head.number, head.first, size, max_rank, sizes):
                 return -1
-        elif key >> 3 <= 3:
+        elif head.key == (3 << 3 | _BYTES):  # dims, packed
+            spent += head.end - head.first
+            if not _add_sizes(raw, head.first, head.end, size, max_rank, sizes):
+                return -1
+        elif head.key >> 3 <= 3:
             return -1
+        position = head.end
     whole = _product(sizes)
     if values < 0 or indices < 0 or whole == 0:
         return -1
@@ -382,33 +394,26 @@ def _add_pair(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, pai
     """
     raw: cython.p_const_uchar = data
     position: cython.Py_ssize_t = begin
-    after: cython.Py_ssize_t
-    first: cython.Py_ssize_t
-    key: cython.ulonglong
+    head: _Head = _Head()
+    number: cython.ulonglong
     text: Any = None
     value: Any = None
     # Invariant: the fields before `position` are done; a byte is read only below `end`.
     while position < end:
-        after = _end(raw, position, end, end)
-        if after < 0:
+        if not head.read(raw, position, end, end):
             return False
-        key = _value(raw, position, after)
-        first = _number_end(raw, key, after, end, end)
-        if first < 0:
-            return False
-        position = _contents_end(key, _value(raw, after, first), first, end)
-        if position < 0:
-            return False
-        if key >> 3 == 1 or key >> 3 == 2:
-            if key & 7 != _BYTES or (text if key >> 3 == 1 else value) is not None:
+        number = head.key >> 3
+        if number == 1 or number == 2:
+            if head.key & 7 != _BYTES or (text if number == 1 else value) is not None:
                 return False
             try:
-                if key >> 3 == 1:
-                    text = data[first:position].decode("utf-8")
+                if number == 1:
+                    text = data[head.first : head.end].decode("utf-8")
                 else:
-                    value = data[first:position].decode("utf-8")
+                    value = data[head.first : head.end].decode("utf-8")
             except UnicodeDecodeError:
                 return False
+        position = head.end
     text = "" if text is None else text
     if text in pairs:
         return False
