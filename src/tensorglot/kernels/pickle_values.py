@@ -158,9 +158,10 @@ def _add(
 ) -> cython.bint:
     """Adds a leaf; whether its name is new. `known` has the positions of what is found by id."""
     kind: Any = type(value)
-    new: cython.bint
-    before: cython.Py_ssize_t = len(values)
     position: Any
+    if name in values or name in others:
+        found.append(name)
+        return False
     if value is None or kind is bool or kind is int or kind is float or kind is str or kind is bytes or kind is list:
         values[name] = value
     elif kind is tuple:
@@ -175,13 +176,5 @@ def _add(
             position = len(found)
             known[id(value)] = position
             found.append(value)
-        before = len(others)
         others[name] = position
-        new = len(others) > before and not (values and name in values)
-        if not new:
-            found.append(name)
-        return new
-    new = len(values) > before and not (others and name in others)
-    if not new:
-        found.append(name)
-    return new
+    return True
