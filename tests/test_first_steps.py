@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -81,6 +82,25 @@ def test_names_of_the_package_are_public() -> None:
     with pytest.raises(AttributeError) as caught:
         tg.lod  # type: ignore[attr-defined]
     assert caught.value.obj is tg  # Python then suggests "load"
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        (tg.bson, ["decode", "encode", "encode_matrix", "nearest"]),
+        (tg.dynd, ["array", "parse", "serialize", "typeof"]),
+        (tg.numpy, ["load_file", "safe_open", "save_file"]),
+        (tg.report, ["Viewer", "write"]),
+        (tg.store, ["Store", "apply", "delta", "patch"]),
+    ],
+)
+def test_completion_offers_the_public_names_of_a_module(module: ModuleType, names: list[str]) -> None:
+    assert sorted(dir(module)) == sorted(module.__all__)
+    assert set(names) <= set(dir(module))
+
+
+def test_completion_offers_modules_that_are_imported_when_used() -> None:
+    assert dir(tg.bridges) == ["dask", "dcp"]
 
 
 @pytest.mark.parametrize(

@@ -19,3 +19,7 @@ def _is_tensor(value: Any) -> bool:
 _FUNCTIONS = DropIn("jax", _is_tensor)
 load, load_file = _FUNCTIONS.load, _FUNCTIONS.load_file
 save, save_file = _FUNCTIONS.save, _FUNCTIONS.save_file
+
+
+def __dir__() -> list[str]:
+    return __all__

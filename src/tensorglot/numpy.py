@@ -31,3 +31,7 @@ def _takes_tensor_dict(function: Callable[P, T]) -> Callable[P, T]:
 _FUNCTIONS = DropIn("numpy", lambda value: isinstance(value, (np.ndarray, np.generic)))
 load, load_file = _FUNCTIONS.load, _FUNCTIONS.load_file
 save, save_file = _takes_tensor_dict(_FUNCTIONS.save), _takes_tensor_dict(_FUNCTIONS.save_file)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -30,9 +30,14 @@ if TYPE_CHECKING:
     from tensorglot.bridges import dcp as dcp
 
 __all__: list[str] = []
+_MODULES = ["dask", "dcp"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("dask", "dcp"):
+    if name in _MODULES:
         return import_module(f"tensorglot.bridges.{name}")
     raise AttributeError(f"module 'tensorglot.bridges' has no attribute '{name}'", name=name)
+
+
+def __dir__() -> list[str]:
+    return _MODULES

@@ -91,3 +91,7 @@ __all__ = [
     "write_embeddings",
     "write_matrix",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

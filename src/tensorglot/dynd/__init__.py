@@ -94,6 +94,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 Profile = Literal["exchange", "dag"]
 
 

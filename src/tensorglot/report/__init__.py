@@ -19,3 +19,7 @@ from tensorglot.report.page import opener, write
 from tensorglot.report.server import Viewer
 
 __all__ = ["Viewer", "opener", "write"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -87,3 +87,7 @@ def __getattr__(name: str) -> Any:
         globals()[name] = value
         return value
     raise AttributeError(f"module 'tensorglot.store' has no attribute '{name}'", name=name)
+
+
+def __dir__() -> list[str]:
+    return __all__

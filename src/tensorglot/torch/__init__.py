@@ -46,3 +46,7 @@ def __getattr__(name: str) -> Any:
     if name == "dcp":
         return import_module("tensorglot.torch.dcp")
     raise AttributeError(f"module 'tensorglot.torch' has no attribute '{name}'", name=name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "dcp"]
