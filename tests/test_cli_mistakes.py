@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
+import lzma
 import os
+import pickle
 import shlex
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 
 import tensorglot as tg
 from command_line import run
@@ -100,6 +107,65 @@ def test_a_download_that_is_no_tensor_file_says_what_it_is(folder: Path, suffix:
             tg.open(path)
         assert what in str(caught.value)
         assert caught.value.rule
+
+
+def _tar(data: bytes) -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("model.safetensors"), io.BytesIO(data))
+    return archive.getvalue()
+
+
+def _zip(data: bytes) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("model.safetensors", data)
+    return archive.getvalue()
+
+
+WRAPPED = {
+    "gzip": (gzip.compress, "a gzip file, and what it contains is not BSON documents; unpack it first"),
+    "zstd": (zstandard.compress, "a file compressed with zstd; unpack it first"),
+    "xz": (lzma.compress, "a file compressed with xz; unpack it first"),
+    "tar": (_tar, "a tar archive; unpack it first"),
+    "tar.gz": (lambda data: gzip.compress(_tar(data)), "a gzip file, and what it contains is not BSON documents"),
+    "zip": (_zip, "a zip archive of other files than arrays; unpack it first"),
+    "parquet": (lambda data: b"PAR1" + data, "a Parquet file; dynd.from_parquet reads it"),
+    "arrow": (lambda data: b"ARROW1\0\0" + data, "an Arrow file; read it with pyarrow and pass its columns"),
+    "pkl": (pickle.dumps, "a pickle that torch.save did not write: loading it would execute code"),
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+def test_a_file_around_a_tensor_file_says_what_it_is(folder: Path, kind: str) -> None:
+    wrap, what = WRAPPED[kind]
+    path = folder / f"model.{kind}"
+    path.write_bytes(wrap(tg.dumps({"w": np.zeros(1000)}, format="safetensors")))
+    with pytest.raises(tg.FormatError) as caught:
+        tg.open(path)
+    assert what in str(caught.value)
+
+
+def test_a_bundle_says_how_to_read_it(folder: Path) -> None:
+    store = tg.store.Store.create(folder / "run")
+    store.commit("main", {"w": np.zeros(3)})
+    store.bundle(folder / "run.car", "main")
+    with pytest.raises(tg.FormatError, match=r"a bundle of commits; Store\.unbundle adds it to a store"):
+        tg.open(folder / "run.car")
+    assert "`tensorglot store unbundle` adds it to a store" in run("ls", "run.car", code=3).stderr
+
+
+def test_a_damaged_gzipped_dump_keeps_its_own_error(folder: Path) -> None:
+    documents = tg.bson.encode_documents(np.zeros((3, 4), "float32"), "v")
+    for data, rule in (
+        (gzip.compress(documents)[:-9], "gzip.end"),
+        (gzip.compress(documents + b"\1\0\0\0"), "bson.length"),
+    ):
+        (folder / "dump.bson").write_bytes(data)
+        with pytest.raises(tg.FormatError) as caught:
+            tg.open(folder / "dump.bson")
+        assert caught.value.rule == rule
+        assert "a gzip file" not in str(caught.value)
 
 
 def test_a_broken_link_and_an_empty_path(folder: Path) -> None:
