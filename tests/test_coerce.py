@@ -304,6 +304,49 @@ def test_a_dict_of_arrays_is_flattened_on_request() -> None:
         tg.flatten({"a": {"b": 1}, "a.b": 2})
 
 
+@pytest.mark.parametrize(
+    ("nested", "names"),
+    [
+        ({"layers": [{"w": FLAT}, {"w": FLAT}]}, ["layers.0.w", "layers.1.w"]),
+        ({"layers": ((MATRIX, FLAT), (MATRIX, FLAT))}, ["layers.0.0", "layers.0.1", "layers.1.0", "layers.1.1"]),
+        ({"state": {0: {"step": 1.0}, 1: {"step": 1.0}}}, ["state.0.step", "state.1.step"]),
+        ({"groups": [{"lr": 1e-3, "betas": (0.9, 0.99)}]}, ["groups.0.lr", "groups.0.betas"]),
+        ({"ragged": [[1, 2], [3]], "numbers": [np.float32(1), np.float32(2)]}, ["ragged", "numbers"]),
+        ({"empty": [], "nothing": {}}, ["empty"]),
+    ],
+)  # fmt: skip
+def test_lists_with_arrays_or_mappings_and_numbers_as_keys_are_flattened(nested: Any, names: list[str]) -> None:
+    flat = tg.flatten(nested)
+    assert list(flat) == names
+    assert list(tg.loads(tg.dumps(flat, format="ztensor"))) == names
+
+
+def test_what_cannot_be_flattened() -> None:
+    cycle: list[Any] = [FLAT]
+    cycle.append(cycle)
+    for nested, rule in (
+        ({"a": cycle}, "flatten.cycle"),
+        ({"a": {True: 1}}, "name.text"),
+        ({"a": {0: 1, "0": 2}}, "flatten.name"),
+    ):
+        with pytest.raises(tg.InputError) as caught:
+            tg.flatten(nested)
+        assert caught.value.rule == rule
+
+
+def test_a_training_checkpoint_is_saved_flat() -> None:
+    torch = needs("torch")
+    module = torch.nn.Linear(2, 3)
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    flat = tg.flatten({"model": module.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3})
+    loaded = tg.loads(tg.dumps(flat, format="ztensor"))
+    assert (loaded["optimizer.state.0.exp_avg"] == optimizer.state_dict()["state"][0]["exp_avg"].numpy()).all()
+    assert loaded["optimizer.param_groups.0.lr"] == 1e-3
+    assert loaded["optimizer.param_groups.0.betas"].tolist() == (0.9, 0.999)
+
+
 SHARED = np.zeros(5000, "float32")
 
 

@@ -109,19 +109,24 @@ def named_tensor(name: str, value: Any) -> Tensor:
 
 
 def flatten(tensors: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
-    """Nested mappings as one, its names joined: `{"model": {"w": w}}` becomes `{"model.w": w}`."""
+    """Nested mappings and lists as one mapping, the keys joined: `{"model": {"w": w}}` becomes `{"model.w": w}`.
+
+    A list or tuple is one value, unless it contains a mapping or an array: then its items get numbers for names.
+    """
     check_mapping(tensors, "tensors", "flatten.tensors")
     flat: dict[str, Any] = {}
-    stack: list[tuple[str, Mapping[str, Any], Iterator[tuple[Any, Any]]]] = [("", tensors, iter(tensors.items()))]
+    stack: list[tuple[str, Any, Iterator[tuple[Any, Any]]]] = [("", tensors, iter(tensors.items()))]
     while stack:
         prefix, _, items = stack[-1]
-        for name, value in items:
+        for key, value in items:
+            name = str(key) if type(key) is int else key
             check_name(name)
             full = f"{prefix}{name}"
-            if isinstance(value, Mapping):
+            if _has_leaves(value):
                 if any(value is outer for _, outer, _ in stack):
-                    raise InputError("a mapping contains itself", rule="flatten.cycle", tensor=full)
-                stack.append((f"{full}{separator}", value, iter(value.items())))
+                    raise InputError("a container contains itself", rule="flatten.cycle", tensor=full)
+                pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
+                stack.append((f"{full}{separator}", value, iter(pairs)))
                 break
             if full in flat:
                 raise InputError(f"two values would get the name '{escape(full)}'", rule="flatten.name", tensor=full)
@@ -129,6 +134,21 @@ def flatten(tensors: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
         else:
             stack.pop()
     return flat
+
+
+def _has_leaves(value: Any) -> bool:
+    """Whether a value is a mapping, or a list or tuple with a mapping or an array somewhere in it."""
+    if isinstance(value, Mapping):
+        return True
+    stack, seen = [value] if isinstance(value, (list, tuple)) else [], set()
+    while stack:
+        for item in stack.pop():
+            if isinstance(item, Mapping) or getattr(item, "shape", None):
+                return True
+            if isinstance(item, (list, tuple)) and id(item) not in seen:
+                seen.add(id(item))
+                stack.append(item)
+    return False
 
 
 @cache
