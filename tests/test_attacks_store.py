@@ -664,9 +664,10 @@ FOUND: dict[str, str] = {
     "a type that wraps|a symbolic type",
     "dynd.type.syntax": "no type",
     "dynd.type.length": "a type of 100,000 levels",
-    "cid.tree": "data that is a commit|data named by SHA-256|a tree of one chunk|a tree of short chunks|"
-    "a tree whose chunks lie|a tree of another size|a tree with too few chunks",
-    "store.node": "an array named by SHA-256|a raw array|a size of 2^62",
+    "cid.tree": "data that is a commit|a size of 2^62|data named by SHA-256|a tree of one chunk|a tree of short chunks|"
+    "a tree whose chunks lie|a tree with too few chunks",
+    "cid.size": "a tree of another size",
+    "store.node": "an array named by SHA-256|a raw array",
     "store.block.missing": "a value that links nowhere|an array that is not there|data that is not there|"
     "a parent that is not there|a parent named by SHA-256|metadata of links|to nothing",
     "store.tensor": "a tensor without parts|parts that are numbers|parts with one name|a part without an array|"

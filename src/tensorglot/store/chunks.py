@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tensorglot.errors import FormatError
 from tensorglot.store.objects import ArrayNode
-from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, FANOUT, RAW, parse_chunk_node
+from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, FANOUT, RAW, chunk_links, parse_chunk_node
 
 __all__ = ["Chunks", "check_tree"]
 
@@ -66,26 +66,12 @@ def check_tree(
     array: ArrayNode, read: Callable[[CID], bytes], nbytes_of: Callable[[CID], int], seen: set[tuple[CID, int]]
 ) -> None:
     """Checks the shape of the tree of a value and the sizes of its chunks; `seen` has the links that were checked."""
-    capacity = CHUNK_NBYTES
-    while capacity < array.nbytes:
-        capacity *= FANOUT
-    stack = [(array.data, array.nbytes, capacity)]
-    while stack:
-        link, size, capacity = stack.pop()
-        if (link, size) in seen:
-            continue
-        seen.add((link, size))
-        if capacity == CHUNK_NBYTES:
-            if link.codec != RAW or link.hash != BLAKE3 or nbytes_of(link) != size:
-                raise _other_tree(array)
-            continue
-        capacity //= FANOUT
-        links, stated = parse_chunk_node(read(link))
-        if stated != size or len(links) != -(-size // capacity):
+    link, nbytes = array.data, array.nbytes
+    if (link.codec == RAW) != (nbytes <= CHUNK_NBYTES):
+        raise _other_tree(array)
+    for chunk, size in [(link, nbytes)] if link.codec == RAW else chunk_links(link, read, nbytes, seen):
+        if chunk.hash != BLAKE3 or nbytes_of(chunk) != size:
             raise _other_tree(array)
-        whole, rest = divmod(size, capacity)
-        stack += {(child, capacity, capacity) for child in links[:whole]}
-        stack += [(links[-1], rest, capacity)] if rest else []
 
 
 def _other_tree(array: ArrayNode) -> FormatError:

@@ -392,8 +392,10 @@ def _check_expansion(cid: CID, fetch: Fetch, nbytes: int | None) -> None:
             )
 
 
-def chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | None = None) -> Iterator[tuple[CID, int]]:
-    """Yields the CIDs and sizes of all chunks of a tree; with `seen`, each distinct one once."""
+def chunk_links(
+    cid: CID, fetch: Fetch, nbytes: int | None, seen: set[tuple[CID, int]] | None = None
+) -> Iterator[tuple[CID, int]]:
+    """Yields the CIDs and sizes of all chunks of a tree; with `seen`, each distinct pair once."""
     root = parse_chunk_node(_fetch_checked(cid, fetch))
     size = root[1]
     _check_size(cid, size, nbytes)
@@ -407,9 +409,9 @@ def chunk_links(cid: CID, fetch: Fetch, nbytes: int | None, seen: set[CID] | Non
         if (link.codec == RAW) != (capacity == CHUNK_NBYTES):
             raise _other_tree(cid)
         if seen is not None:
-            if link in seen:
+            if (link, size) in seen:
                 continue
-            seen.add(link)
+            seen.add((link, size))
         if link.codec == RAW:
             yield link, size
             continue
