@@ -31,7 +31,7 @@ from tensorglot.bson.columns import (
     from_values,
 )
 from tensorglot.bson.embeddings import ID
-from tensorglot.dynd import array, parse
+from tensorglot.dynd import parse
 from tensorglot.errors import FormatError
 from tensorglot.io.local import FileSource
 from tensorglot.model.archive import Archive
@@ -41,7 +41,7 @@ from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Part, Tensor, check_
 from tensorglot.wire import bson as wire
 from tensorglot.wire.bson_value import DATE, OBJECT_ID, STRING
 
-__all__ = ["ColumnSource", "ColumnSpool", "Form", "PartBytes", "form_of", "open_column", "stored_name", "tensor_of"]
+__all__ = ["ColumnSource", "ColumnSpool", "Form", "PartBytes", "form_of", "open_column", "stored_name"]
 
 _DATES = "datetime['ms', tz='UTC']"
 _OFFSETS, _TEXTS = "offsets", "content.data"
@@ -83,22 +83,6 @@ def form_of(name: str, kind: int | None, *, complete: bool, nested: bool) -> For
 
 def stored_name(name: str, form: Form) -> str:
     return name + BSON_SUFFIX if form is Form.DOCUMENTS else name
-
-
-def tensor_of(name: str, column: ValueColumn, *, nested: bool) -> tuple[str, Any]:
-    """A whole column as a value to be saved, with the name of its tensor."""
-    complete = len(column) > 0 and bool(column.present.all())
-    form = form_of(name, column.kind, complete=complete, nested=nested)
-    value: Any = column.plain(column.kind)
-    if form is Form.TEXTS:
-        value = array(column.tolist(), f"{len(column)} * string")
-    elif form is Form.DATES:
-        value = array(value, f"{len(column)} * {_DATES}")
-    elif form is Form.OBJECT_IDS:
-        value = value.view(np.uint8).reshape(-1, 12)
-    elif form is Form.DOCUMENTS:
-        value = np.frombuffer(column.dump(name), np.uint8)
-    return stored_name(name, form), value
 
 
 class ColumnSpool:

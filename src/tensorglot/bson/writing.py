@@ -9,7 +9,7 @@ in a file that the caller names, which is written before the first vector.
 from __future__ import annotations
 
 import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -29,7 +29,7 @@ from tensorglot.bson.places import (
     locate_files,
     place_text,
 )
-from tensorglot.bson.stored_columns import ColumnSpool, form_of, stored_name, tensor_of
+from tensorglot.bson.stored_columns import ColumnSpool, form_of, stored_name
 from tensorglot.bson.streams import HIGH, LOW
 from tensorglot.bson.upload import Written, documents, upload
 from tensorglot.containers.table import UNNAMED, Format, for_target
@@ -190,55 +190,44 @@ def _write_container(file: Place, survey: Survey, batches: Iterator[Embeddings])
     the columns are spooled meanwhile."""
     spec = for_target(file, None)[0]
     first = next(batches)
-    if len(first) == survey.rows:  # the only batch: nothing has to be spooled
-        save(file, _columns(first, spec) if spec.names else {UNNAMED: first.matrix})
-        return
-    with Writer(file) as out, ExitStack() as spools:
-        columns = _spools(file, survey, spec, spools) if spec.names else {}
-        matrix = first.matrix
-        with out.stream(survey.key if spec.names else UNNAMED, matrix.dtype, (survey.rows, matrix.shape[1])) as sink:
-            for batch in chain([first], batches):
-                sink.write(batch.matrix)
-                for name, spool in columns.items():
-                    spool.add(batch.columns[name])
-        for spool in columns.values():
-            out.add(*spool.tensor())
-        if survey.ranges is not None and spec.names:
-            out.add(survey.key + LOW, survey.ranges[0])
-            out.add(survey.key + HIGH, survey.ranges[1])
+    only = len(first) == survey.rows
+    key = survey.key if spec.names else UNNAMED
+    ranges = dict(zip((key + LOW, key + HIGH), survey.ranges or (), strict=False)) if spec.names else {}
+    with ExitStack() as spools:
+        # For a URL, or a single batch, files are in the directory for temporary files; else beside the target.
+        directory = None if file.remote or only else os.path.dirname(os.path.realpath(file))  # noqa: PTH120
+        columns = _spools(directory, survey, spec, spools) if spec.names else {}
+        if only:
+            for name, spool in columns.items():
+                spool.add(first.columns[name])
+            save(file, {key: first.matrix, **dict(spool.tensor() for spool in columns.values()), **ranges})
+            return
+        with Writer(file) as out:
+            matrix = first.matrix
+            with out.stream(key, matrix.dtype, (survey.rows, matrix.shape[1])) as sink:
+                for batch in chain([first], batches):
+                    sink.write(batch.matrix)
+                    for name, spool in columns.items():
+                        spool.add(batch.columns[name])
+            for spool in columns.values():
+                out.add(*spool.tensor())
+            for name, values in ranges.items():
+                out.add(name, values)
 
 
-def _spools(file: Place, survey: Survey, spec: Format, spools: ExitStack) -> dict[str, ColumnSpool]:
-    """A file for each column, beside the target; for a URL, in the directory for temporary files."""
-    directory = None if file.remote else os.path.dirname(os.path.realpath(file))  # noqa: PTH120
+def _spools(directory: str | None, survey: Survey, spec: Format, spools: ExitStack) -> dict[str, ColumnSpool]:
+    """A file for each column."""
+    nested = bool({"nested", "*"} & set(spec.layouts))
     made: dict[str, ColumnSpool] = {}
     names = {survey.key}
     for name, kind in survey.kinds.items():
-        form = form_of(name, kind, complete=name in survey.complete, nested=_holds_nested(spec))
-        _check_free(stored_name(name, form), names)
-        names.add(stored_name(name, form))
+        form = form_of(name, kind, complete=name in survey.complete, nested=nested)
+        stored = stored_name(name, form)
+        if stored in names:
+            raise InputError(
+                f"two fields would both be stored as the tensor '{escape(stored)}'; leave one out", rule="place.fields"
+            )
+        names.add(stored)
         made[name] = ColumnSpool(name, kind, form, directory)
         spools.callback(made[name].close)
     return made
-
-
-def _columns(found: Embeddings, spec: Format) -> dict[str, Any]:
-    tensors: dict[str, Any] = {found.key: found.matrix}
-    for name, column in found.columns.items():
-        stored, value = tensor_of(name, column, nested=_holds_nested(spec))
-        _check_free(stored, tensors)
-        tensors[stored] = value
-    if found.ranges is not None:
-        tensors[found.key + LOW], tensors[found.key + HIGH] = found.ranges
-    return tensors
-
-
-def _holds_nested(spec: Format) -> bool:
-    return bool({"nested", "*"} & set(spec.layouts))
-
-
-def _check_free(stored: str, names: Container[str]) -> None:
-    if stored in names:
-        raise InputError(
-            f"two fields would both be stored as the tensor '{escape(stored)}'; leave one out", rule="place.fields"
-        )
