@@ -105,9 +105,9 @@ class RowsFirst(NamedTuple):
 
     chunks: Iterator[Chunk]
     """The file up to the index; rows as `Archive.chunks` yields them."""
-    algorithms: Sequence[str | None]
+    algorithms: Sequence[str | None] = ()
     """The checksum algorithm of each row."""
-    end: Callable[[Sequence[bytes]], Iterator[Chunk]]
+    end: Callable[[Sequence[bytes]], Iterator[Chunk]] = lambda digests: iter(())
     """The rest of the file, from the digest of each row; an empty digest for a row without a checksum."""
 
 

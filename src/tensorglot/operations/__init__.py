@@ -30,8 +30,7 @@ What they share:
     _append             tensors added to the file that is there
     _conversion_plan    steps and losses of a conversion
     _convert_archive    the archive that a conversion writes
-    _convert_on_workers a conversion by workers
-    _convert_parts      the same to an object, whose parts they upload
+    _convert_on_workers a conversion by workers, to a file or an object
     _file_layout        a file with places for its rows
     _cast               values in another element type, counting losses
     _dequantize         the real values of quantized tensors

@@ -26,13 +26,13 @@ from tensorglot.operations._as_archive import Given
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.threads import Executor
 
-__all__ = ["JOB_NBYTES", "Reference", "batches", "can_send", "name_batches", "refer_to", "run_jobs"]
+__all__ = ["JOB_NBYTES", "TENSOR_COST", "Reference", "batches", "can_send", "name_batches", "refer_to", "run_jobs"]
 
 JOB_NBYTES = 16 << 20
 """What a worker reads in one job: enough that the cost of sending the job does not matter."""
 _IN_FLIGHT = 256
 """Jobs submitted and not yet collected."""
-_TENSOR_COST = 4 << 10
+TENSOR_COST = 4 << 10
 """The cost of a tensor, in bytes that could be read in the same time."""
 
 _SENT = (Place, bytes, bytearray, memoryview)
@@ -96,7 +96,7 @@ def batches(nbytes: Sequence[int], most: int = JOB_NBYTES) -> Iterator[range]:
         if size >= most and i > first:
             yield range(first, i)
             first, together = i, 0
-        together += size + _TENSOR_COST
+        together += size + TENSOR_COST
         if together >= most:
             yield range(first, i + 1)
             first, together = i + 1, 0

@@ -26,6 +26,12 @@ class RowPlace(bytes):
     row: int
     nbytes: int
 
+    @classmethod
+    def of(cls, row: int, nbytes: int) -> RowPlace:
+        place = cls()
+        place.row, place.nbytes = row, nbytes
+        return place
+
 
 class _Places(Archive):
     """An archive whose rows are places, for a writer that does not look at them."""
@@ -34,9 +40,7 @@ class _Places(Archive):
         for i, row in enumerate(rows.tolist()):
             if pads is not None:
                 yield pads[i]
-            place = RowPlace()
-            place.row, place.nbytes = row, int(self.index.nbytes[row])
-            yield place
+            yield RowPlace.of(row, int(self.index.nbytes[row]))
 
 
 def file_layout(archive: Archive, spec: Format, settled: WriteOptions) -> Iterator[RowPlace | memoryview]:

@@ -26,8 +26,7 @@ from tensorglot.operations._as_archive import Given, as_archive
 from tensorglot.operations._cast import Cast
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
 from tensorglot.operations._convert_archive import accounts_of, make_archive
-from tensorglot.operations._convert_on_workers import convert_on_workers
-from tensorglot.operations._convert_parts import WorkerConversion
+from tensorglot.operations._convert_on_workers import WorkerConversion, convert_on_workers
 from tensorglot.operations._executor import can_send, refer_to
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
