@@ -84,7 +84,7 @@ def complete_refs(context: click.Context, parameter: click.Parameter, typed: str
 def complete_formats(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:
     import tensorglot as tg
 
-    writing = parameter.name == "to"
+    writing = "--to" in parameter.opts
     specs = [spec for spec in tg.formats() if spec.writes or not writing]
     versions = [f"{spec.name}@{version}" for spec in specs for version in (spec.writes if writing else spec.versions)]
     return _starting([spec.name for spec in specs] if "@" not in typed else versions, typed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -101,20 +101,17 @@ def _refuse_ambiguous(given: tuple[str, ...]) -> tuple[str, ...]:
 def command(
     source: str,
     target: str,
-    to: str | None,
     from_: str | None,
     select: tuple[str, ...],
     rename: tuple[str, ...],
     dtype: tuple[str, ...],
     quantize: tuple[str, ...],
     metadata: tuple[str, ...],
-    compression: str | None,
-    level: int | None,
-    checksum: str | None,
     sums: bool,
     on_loss: str,
     dry_run: bool,
     as_json: bool,
+    **writing: Any,
 ) -> int:
     """Write the tensors of a file to another, in any format.
 
@@ -136,22 +133,19 @@ def command(
     with progress_bar("converting") as progress:
         report = tg.convert(
             source_of(source),
-            target_of(target, to, as_json=as_json, dry_run=dry_run),
-            format=to,
+            target_of(target, writing["format"], as_json=as_json, dry_run=dry_run),
             source_format=from_,
             select=select or None,
             rename=pairs(rename, "--rename") or None,
             dtype=_one_or_pairs(dtype, "--dtype"),
             quantize=_one_or_pairs(quantize, "--quantize"),
             metadata=pairs(metadata, "--metadata") or None,
-            compression=compression,
-            level=level,
-            checksum=checksum,
             sums=sums,
             on_loss="error" if on_loss == "error" else "drop",
             dry_run=dry_run,
             progress=progress,
             storage_options=storage_options(),
+            **writing,
         )
     if as_json:
         print_json({"source": source, "target": target, **report.to_dict()})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from tensorglot.cli.options import PATH, as_json, pairs, storage_option, storage_options, target_of, writing_options
@@ -18,16 +20,7 @@ __all__ = ["command"]
 @click.option("--metadata", metavar="KEY=VALUE", multiple=True, help="Write this metadata instead of the sources'.")
 @storage_option
 @as_json
-def command(
-    sources: tuple[str, ...],
-    target: str,
-    to: str | None,
-    metadata: tuple[str, ...],
-    compression: str | None,
-    level: int | None,
-    checksum: str | None,
-    as_json: bool,
-) -> None:
+def command(sources: tuple[str, ...], target: str, metadata: tuple[str, ...], as_json: bool, **writing: Any) -> None:
     """Write a directory of shards, or several files, to one file.
 
     A SOURCE is a file of any format, a directory with an index of shards, or such an
@@ -44,14 +37,11 @@ def command(
     with progress_bar("merging") as progress:
         report = tg.merge(
             sources,
-            target_of(target, to, as_json=as_json),
-            format=to,
+            target_of(target, writing["format"], as_json=as_json),
             metadata=pairs(metadata, "--metadata") or None,
-            compression=compression,
-            level=level,
-            checksum=checksum,
             progress=progress,
             storage_options=storage_options(),
+            **writing,
         )
     if as_json:
         print_json({"sources": list(sources), "target": target, **report.to_dict()})

@@ -53,9 +53,9 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON d
 
 
 def writing_options(command: F) -> F:
-    """The options for writing the target."""
+    """The options for writing the target: `format`, `compression`, `level` and `checksum` of a verb."""
     for option in (
-        click.option("--format", hidden=True, expose_value=False, callback=_name_the_option),
+        click.option("--format", "_format", hidden=True, expose_value=False, callback=_name_the_option),
         click.option(
             "--checksum",
             metavar="NAME",
@@ -70,6 +70,7 @@ def writing_options(command: F) -> F:
         click.option("--compression", metavar="NAME", shell_complete=complete_compression, help="Compress, e.g. zstd."),
         click.option(
             "--to",
+            "format",
             metavar="FORMAT",
             shell_complete=complete_formats,
             help="Format to write, e.g. bintensors@1; default: by suffix.",

@@ -205,16 +205,7 @@ def diff(store: str, one: str, two: str, as_json: bool) -> int:
 @click.argument("file", type=PATH)
 @writing_options
 @as_json
-def checkout(
-    store: str,
-    ref: str,
-    file: str,
-    to: str | None,
-    compression: str | None,
-    level: int | None,
-    checksum: str | None,
-    as_json: bool,
-) -> None:
+def checkout(store: str, ref: str, file: str, as_json: bool, **writing: Any) -> None:
     """Write the tensors of a commit to a file, in any format.
 
     \b
@@ -224,16 +215,7 @@ def checkout(
     import tensorglot as tg
 
     with open_store(store).checkout(ref) as archive, progress_bar("writing") as progress:
-        report = tg.convert(
-            archive,
-            file,
-            format=to,
-            compression=compression,
-            level=level,
-            checksum=checksum,
-            progress=progress,
-            storage_options=storage_options_for(file),
-        )
+        report = tg.convert(archive, file, progress=progress, storage_options=storage_options_for(file), **writing)
     text = f"{escape_whole(file)}: {plural(report.tensors, 'tensor')}"
     print_result({"file": file, **report.to_dict()}, text, as_json=as_json)
 
