@@ -31,9 +31,18 @@ from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import text_of
 from tensorglot.wire import cbor
-from tensorglot.wire.cid import CID, LINK_HEAD, data_bytes, decode_node, encode_node
+from tensorglot.wire.cid import CID, DIGEST_NBYTES, LINK_HEAD, data_bytes, decode_node, encode_node
 
-__all__ = ["ARRAY_HEAD", "array_block", "from_dag", "from_exchange", "is_native", "to_dag", "to_exchange"]
+__all__ = [
+    "ARRAY_HEAD",
+    "array_block",
+    "array_block_ends",
+    "from_dag",
+    "from_exchange",
+    "is_native",
+    "to_dag",
+    "to_exchange",
+]
 
 TAG = 0x64796E64  # "dynd" in ASCII
 C_ORDER, F_ORDER = 40, 1040  # RFC 8746 §3.1: multi-dimensional arrays, row-major and column-major
@@ -220,6 +229,13 @@ def array_block(type: str, nbytes: int, data: CID) -> bytes:
     """The DAG-CBOR block of an array: the text of its type, and a link to its bytes. Quicker than `to_dag`."""
     size, text = cbor.head(0, nbytes), cbor.text(type)
     return b"".join((ARRAY_HEAD, bytes(data), b"\x64dynd\x01\x64size", size, b"\x64type", text))
+
+
+def array_block_ends(type: str, nbytes: int) -> tuple[bytes, bytes]:
+    """What is before and after the digest in the block of an array whose bytes are one block."""
+    digest = b"\xff" * DIGEST_NBYTES
+    before, _, behind = array_block(type, nbytes, CID(digest)).partition(digest)
+    return before, behind
 
 
 def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -> tuple[Type, bytes | memoryview]:

@@ -15,7 +15,7 @@ import numpy as np
 from blake3 import blake3
 
 from tensorglot.dynd import array_node
-from tensorglot.dynd.cbor import array_block
+from tensorglot.dynd.cbor import array_block_ends
 from tensorglot.errors import FormatError, IntegrityError, UnsupportedError, plural
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -33,7 +33,7 @@ from tensorglot.operations._small_rows import is_small
 from tensorglot.operations.open import OpenOptions
 from tensorglot.operations.verify import Problem
 from tensorglot.threads import Executor
-from tensorglot.wire.cid import CID, DAG_CBOR, DIGEST_NBYTES, block_cid, checkpoint_block, cid_texts
+from tensorglot.wire.cid import DAG_CBOR, NODE_HEAD, block_cid, checkpoint_block, cid_texts
 
 __all__ = ["Identity", "identify"]
 
@@ -148,17 +148,7 @@ def _identify_small(archive: Archive, names: Sequence[str]) -> dict[str, bytes]:
     for name, kind, piece in zip(compress(names, small.tolist()), kinds, pieces, strict=True):
         around = blocks.get(kind)
         if around is None:
-            around = blocks[kind] = _split_block(text_of(dense(TABLE[kind[0]], kind[1])), len(piece))
+            around = blocks[kind] = array_block_ends(text_of(dense(TABLE[kind[0]], kind[1])), len(piece))
         # Blocks of one kind differ in the digest only: 2 µs a tensor, where making CIDs and encoding them takes 10.
-        found[name] = _CID_HEAD + blake3(around[0] + blake3(piece).digest() + around[1]).digest()
+        found[name] = NODE_HEAD + blake3(around[0] + blake3(piece).digest() + around[1]).digest()
     return found
-
-
-_DIGEST = b"\xff" * DIGEST_NBYTES
-_CID_HEAD = bytes(CID(_DIGEST, DAG_CBOR)).removesuffix(_DIGEST)
-
-
-def _split_block(type: str, nbytes: int) -> tuple[bytes, bytes]:
-    """The block of an array before and after the digest of its bytes."""
-    before, _, behind = array_block(type, nbytes, CID(_DIGEST)).partition(_DIGEST)
-    return before, behind

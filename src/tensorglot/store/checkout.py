@@ -38,12 +38,12 @@ from tensorglot.model.types.base import Type
 from tensorglot.model.types.text import parse_canonical
 from tensorglot.store.blocks import Blocks
 from tensorglot.store.chunks import Chunks
-from tensorglot.store.columns import ArrayColumns, dense_index, parse_columns
+from tensorglot.store.columns import ArrayColumns, dense_index, parse_arrays, parse_columns
 from tensorglot.store.manifest import Entry, Manifest, Node
-from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_arrays, parse_tensor
+from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.threads import Lock, batches, for_each
-from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, DIGEST_NBYTES, RAW
+from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, NODE_HEAD, RAW
 
 __all__ = [
     "FORMAT",
@@ -51,12 +51,12 @@ __all__ = [
     "PartRow",
     "TensorRows",
     "array_tensor",
-    "check_node",
     "check_tensor",
     "check_tensors",
     "open_commit",
     "parse_type",
     "read_node",
+    "read_nodes",
     "rows_index",
     "value_chunks",
 ]
@@ -77,11 +77,11 @@ small store may hold large values, of zeros for instance. Values with links may 
 
 def read_node(packs: Packs, link: CID) -> bytes:
     """A DAG-CBOR block, compared with its link."""
-    check_node(link)
+    _check_node(link)
     return packs.read(link.digest, DAG_CBOR)
 
 
-def check_node(link: CID) -> None:
+def _check_node(link: CID) -> None:
     """Refuses a link that cannot be that of a node in a store."""
     if link.codec != DAG_CBOR or link.hash != BLAKE3:
         raise FormatError(f"{link} is not the CID of a node", rule="store.node")
@@ -246,13 +246,12 @@ def _is_small(array: ArrayNode) -> bool:
 def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[], Archive] | None) -> Archive:
     """The tensors of a commit."""
     manifest = Manifest(commit.tensors, partial(read_node, packs))
-    leaves = manifest.leaves(limits.tensors_or(), partial(_read_nodes, packs))
+    leaves = manifest.leaves(limits.tensors_or(), partial(read_nodes, packs))
     names = [name for node in leaves for name in node.names]
     digests = [digest for node in leaves for digest in _tensor_digests(node)]
     blocks = packs.read_many(digests, DAG_CBOR)
     opened = _open_dense(packs, names, blocks, limits, reopen) or _open_any(packs, names, blocks, limits, reopen)
-    head = bytes(CID(bytes(DIGEST_NBYTES), DAG_CBOR))[:-DIGEST_NBYTES]
-    cids = [head + digest for digest in digests]
+    cids = [NODE_HEAD + digest for digest in digests]
     index = replace(opened[0], format=FORMAT, metadata=commit.metadata, cids=cids)
     return Archive(index, opened[1], limits=limits, reopen=reopen)
 
@@ -260,13 +259,14 @@ def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[
 def _tensor_digests(leaf: Node) -> list[bytes]:
     for name, link in zip(leaf.names, leaf.links, strict=True) if leaf.digests is None else ():
         with add_tensor_to_errors(name):
-            check_node(link)
+            _check_node(link)
     return [] if leaf.digests is None else leaf.digests
 
 
-def _read_nodes(packs: Packs, links: Sequence[CID]) -> list[bytes]:
+def read_nodes(packs: Packs, links: Sequence[CID]) -> list[bytes]:
+    """Blocks of nodes, read together."""
     for link in links:
-        check_node(link)
+        _check_node(link)
     return packs.read_many([link.digest for link in links], DAG_CBOR)
 
 
@@ -276,11 +276,11 @@ def _open_dense(
     """Tensors that are dense arrays without attributes; None if one is not, or is malformed."""
     try:
         arrays = parse_columns(blocks)
-        types = [] if arrays is None else [_type_of(text, nbytes) for text, nbytes in arrays.kinds]
+        types = [_type_of(text, nbytes) for text, nbytes in arrays.kinds]
     except FormatError:
         return None
-    index = None if arrays is None else dense_index(names, arrays, types)
-    if arrays is None or index is None:
+    index = None if arrays.rows.min(initial=0) < 0 else dense_index(names, arrays, types)
+    if index is None:
         return None
     counts = np.bincount(arrays.rows, minlength=len(types)).tolist()
     sizes = [count * nbytes for count, (_, nbytes) in zip(counts, arrays.kinds, strict=True)]
@@ -388,7 +388,7 @@ def check_tensor(packs: Packs, name: str, link: CID) -> list[ArrayNode]:
 
 def check_tensors(packs: Packs, entries: Sequence[Entry]) -> None:
     """Checks that each link is that of a tensor, by its first node only."""
-    _tensors(packs, [name for name, _ in entries], _read_nodes(packs, [link for _, link in entries]))
+    _tensors(packs, [name for name, _ in entries], read_nodes(packs, [link for _, link in entries]))
 
 
 def _type_of(text: str, nbytes: int) -> Type:

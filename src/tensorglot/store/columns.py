@@ -19,9 +19,9 @@ from tensorglot.model.index import Index, shape_columns, take_shapes
 from tensorglot.model.types.algebra import dense_parts
 from tensorglot.model.types.base import Type
 from tensorglot.store.objects import LEAF_HEAD, LEAF_NBYTES, ArrayNode, parse_array
-from tensorglot.wire.cid import BLAKE3, CID, RAW
+from tensorglot.wire.cid import BLAKE3, CID, RAW, blake3_cids
 
-__all__ = ["ArrayColumns", "dense_index", "parse_columns"]
+__all__ = ["ArrayColumns", "dense_index", "parse_arrays", "parse_columns"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class ArrayColumns(Sequence[ArrayNode]):
     kinds: list[tuple[str, int]]
     """Types and sizes."""
     rows: NDArray[np.int32]
-    """The kind of each array."""
+    """The kind of each array; -1 for another node."""
     digests: list[bytes]
     """The digest of the data of each array."""
     trees: dict[int, CID] = field(default_factory=dict)
@@ -55,8 +55,8 @@ class ArrayColumns(Sequence[ArrayNode]):
         return np.array([nbytes for _, nbytes in self.kinds], np.int64)[self.rows]
 
 
-def parse_columns(blocks: Sequence[bytes]) -> ArrayColumns | None:
-    """Many array nodes; None if one of the blocks is another node."""
+def parse_columns(blocks: Sequence[bytes]) -> ArrayColumns:
+    """Many array nodes. Sizes and types that repeat are parsed once."""
     kinds: dict[tuple[str, int], int] = {}
     known: dict[bytes, int] = {}
     """What follows the digest in the node of a kind."""
@@ -64,9 +64,9 @@ def parse_columns(blocks: Sequence[bytes]) -> ArrayColumns | None:
     trees: dict[int, CID] = {}
     for at, block in enumerate(blocks):
         kind = known.get(block[LEAF_NBYTES:]) if block.startswith(LEAF_HEAD) else None
-        if kind is None:
-            if block[:1] != b"\xa4":
-                return None
+        if kind is None and block[:1] != b"\xa4":
+            kind = -1
+        elif kind is None:
             array = parse_array(block)
             kind = kinds.setdefault((array.type, array.nbytes), len(kinds))
             if array.data.codec == RAW and array.data.hash == BLAKE3:
@@ -76,6 +76,17 @@ def parse_columns(blocks: Sequence[bytes]) -> ArrayColumns | None:
         rows.append(kind)
     digests = [block[len(LEAF_HEAD) : LEAF_NBYTES] for block in blocks]
     return ArrayColumns(list(kinds), np.array(rows, np.int32), digests, trees)
+
+
+def parse_arrays(blocks: Sequence[bytes]) -> list[ArrayNode | None]:
+    """Many array nodes; None for other nodes."""
+    found = parse_columns(blocks)
+    kinds: list[tuple[str, int]] = found.kinds
+    links = (found.trees.get(at, link) for at, link in enumerate(blake3_cids(found.digests, RAW)))
+    return [
+        None if kind < 0 else ArrayNode(kinds[kind][0], kinds[kind][1], link)
+        for kind, link in zip(found.rows.tolist(), links, strict=True)
+    ]
 
 
 def dense_index(names: list[str], arrays: ArrayColumns, types: Sequence[Type]) -> Index | None:

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -26,7 +26,6 @@ from tensorglot.wire.cid import (
     DAG_CBOR,
     DIGEST_NBYTES,
     RAW,
-    blake3_cids,
     cid_texts,
     decode_node,
     encode_node,
@@ -41,9 +40,7 @@ __all__ = [
     "TensorNode",
     "check_message",
     "check_metadata",
-    "leaf_array_ends",
     "parse_array",
-    "parse_arrays",
     "parse_tensor",
 ]
 
@@ -71,33 +68,6 @@ class ArrayNode(NamedTuple):
 LEAF_NBYTES = len(ARRAY_HEAD) + 4 + DIGEST_NBYTES
 """The end of the digest in the node of an array that is one block; it begins after LEAF_HEAD."""
 LEAF_HEAD = ARRAY_HEAD + bytes((1, RAW, BLAKE3, DIGEST_NBYTES))
-
-
-def leaf_array_ends(type: str, nbytes: int) -> tuple[bytes, bytes]:
-    """What is before and after the digest in the node of an array that is one block."""
-    block = ArrayNode(type, nbytes, CID(bytes(DIGEST_NBYTES))).encode()
-    return block[: len(LEAF_HEAD)], block[LEAF_NBYTES:]
-
-
-def parse_arrays(blocks: Sequence[bytes]) -> list[ArrayNode | None]:
-    """Many array nodes; None for other nodes. Sizes and types that repeat are parsed once."""
-    known: dict[bytes, ArrayNode] = {}
-    found: list[ArrayNode | None] = []
-    begin = len(LEAF_HEAD)
-    data = blake3_cids((block[begin:LEAF_NBYTES] for block in blocks), RAW)
-    for block, cid in zip(blocks, data, strict=True):
-        end = block[LEAF_NBYTES:]
-        like = known.get(end) if block.startswith(LEAF_HEAD) else None
-        if like is not None:
-            found.append(ArrayNode(like.type, like.nbytes, cid))
-        elif block[:1] == b"\xa4":
-            array = parse_array(block)
-            if array.data.codec == RAW and array.data.hash == BLAKE3:
-                known[end] = array
-            found.append(array)
-        else:
-            found.append(None)
-    return found
 
 
 def parse_array(block: bytes) -> ArrayNode:

@@ -15,14 +15,14 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from tensorglot.dynd.cbor import array_block_ends
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
-from tensorglot.model.index import UNKNOWN
 from tensorglot.model.payload import as_bytes
 from tensorglot.model.types.algebra import dense
 from tensorglot.model.types.text import text_of
+from tensorglot.operations._small_rows import is_small
 from tensorglot.operations.load import load_archive
-from tensorglot.store.objects import leaf_array_ends
 from tensorglot.store.session import Session
 from tensorglot.wire.cid import CID, DAG_CBOR, RAW
 
@@ -33,20 +33,13 @@ TINY_NBYTES = 256
 _FEW = 64
 """Fewer tensors are not worth a batch."""
 _BATCH = 1 << 14
-_CONVERTED = [row.code for row in TABLE if row.packed or row.name == "bool" or row.numpy is None]
-"""Element types whose canonical bytes are not those of the file, or must be checked."""
 
 
 def small_tensors(archive: Archive) -> NDArray[np.int64]:
     """The positions of the tensors that can be stored this way, if they are many."""
     index = archive.index
-    if index.first_rows is not None:
-        return np.empty(0, np.int64)
-    small = (index.nbytes < TINY_NBYTES) & ~np.isin(index.dtypes, [*_CONVERTED, UNKNOWN])
-    small[[*index.layouts, *index.attributes, *index.codecs, *index.big_endian]] = False
-    if index.payloads is not None:
-        small &= np.fromiter((isinstance(held, np.ndarray) for held in index.payloads), np.bool_, len(small))
-    found = np.flatnonzero(small)
+    rows = np.arange(len(index.names))
+    found = np.flatnonzero(is_small(index, rows) & (index.nbytes[rows] < TINY_NBYTES))
     return found if len(found) >= _FEW else found[:0]
 
 
@@ -65,7 +58,7 @@ def ingest_small(
         for position, data, digest in zip(batch, datas, digests, strict=True):
             kind = codes[position], shapes[position]
             if kind not in ends:
-                ends[kind] = leaf_array_ends(text_of(dense(TABLE[kind[0]], kind[1])), len(data))
+                ends[kind] = array_block_ends(text_of(dense(TABLE[kind[0]], kind[1])), len(data))
             first, last = ends[kind]
             nodes.append(first + digest + last)
         links = [blake3(node).digest() for node in nodes]
@@ -79,13 +72,9 @@ def ingest_small(
 
 def _read(archive: Archive, batch: list[int]) -> list[bytes]:
     """The bytes of some tensors."""
-    index = archive.index
-    if index.payloads is not None:
-        held = cast("list[NDArray[Any]]", [index.payloads[position] for position in batch])
-        return [array.tobytes() for array in held]
     pieces = archive.read_rows(np.array(batch, np.int64))
     if pieces is not None:
         return [*map(bytes, pieces)]
-    names = [index.names[position] for position in batch]
+    names = [archive.index.names[position] for position in batch]
     arrays = load_archive(archive, names, {})
     return [bytes(as_bytes(cast("NDArray[Any]", arrays[name]))) for name in names]

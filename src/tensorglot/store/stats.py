@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 from tensorglot.errors import human_nbytes, plural
 from tensorglot.operations._jsonable import Record
-from tensorglot.store.checkout import check_node
+from tensorglot.store.checkout import read_nodes
+from tensorglot.store.columns import parse_arrays
 from tensorglot.store.manifest import MAX_LEVELS, Node, parse_node, too_deep
-from tensorglot.store.objects import Commit, parse_array, parse_arrays, parse_tensor
+from tensorglot.store.objects import Commit, parse_array, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.store.reach import Walk, has_links
-from tensorglot.wire.cid import CID, DAG_CBOR, RAW
+from tensorglot.wire.cid import CID, RAW
 
 __all__ = ["CommitCost", "Sizes", "StoreStats", "commit_costs", "store_stats"]
 
@@ -86,7 +87,7 @@ class Sizes:
         level = [root]
         for _ in range(MAX_LEVELS + 1):
             level = [link for link in dict.fromkeys(level) if link.digest not in self._below]
-            nodes = list(map(parse_node, self._read(level)))
+            nodes = list(map(parse_node, read_nodes(self._packs, level)))
             new += zip([link.digest for link in level], nodes, strict=True)
             level = [child for node in nodes if not node.leaf for child in node.links]
             if not level:
@@ -124,21 +125,16 @@ class Sizes:
             self._met.add(digest)
             blocks.append(digest)
 
-    def _read(self, links: Sequence[CID]) -> list[bytes]:
-        for link in links:
-            check_node(link)
-        return self._packs.read_many([link.digest for link in links], DAG_CBOR)
-
     def _add_tensors(self, links: Sequence[CID]) -> None:
         new = [link for link in dict.fromkeys(links) if link.digest not in self._nbytes]
         for at in range(0, len(new), _TOGETHER):
             some = new[at : at + _TOGETHER]
-            blocks = self._read(some)
+            blocks = read_nodes(self._packs, some)
             for link, block, array in zip(some, blocks, parse_arrays(blocks), strict=True):
                 if array is not None:
                     self._nbytes[link.digest] = array.nbytes
                 else:
-                    parts = self._read([part.array for part in parse_tensor(block).parts])
+                    parts = read_nodes(self._packs, [part.array for part in parse_tensor(block).parts])
                     self._nbytes[link.digest] = sum(parse_array(part).nbytes for part in parts)
                 if array is not None and array.data.codec == RAW and not has_links(array.type):
                     self._meet(link.digest, self.nodes)

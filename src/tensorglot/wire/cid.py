@@ -39,6 +39,7 @@ __all__ = [
     "FANOUT",
     "LINK_HEAD",
     "LINK_NBYTES",
+    "NODE_HEAD",
     "PROFILE",
     "RAW",
     "SHA256",
@@ -194,6 +195,8 @@ def cid_texts(cids: Sequence[bytes]) -> list[str]:
     return [f"b{text[start : start + width]}" for start in range(0, len(text), width)]
 
 
+NODE_HEAD = bytes((1, DAG_CBOR, BLAKE3, DIGEST_NBYTES))
+"""What precedes the digest in the CID of a DAG-CBOR block."""
 _BASE32 = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz234567", np.uint8)
 _FORM = "not a CIDv1 of a raw or DAG-CBOR block with BLAKE3-256 or SHA-256"
 
