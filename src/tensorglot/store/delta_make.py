@@ -9,10 +9,10 @@ and gives what it was made for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Any
+from itertools import groupby, zip_longest
+from typing import Any, TypeAlias, cast
 
 import xxhash
 from blake3 import blake3
@@ -32,7 +32,7 @@ from tensorglot.operations.verify import Report
 from tensorglot.store.delta_small import Run, SmallTensors
 from tensorglot.store.encoder import Encoded, encode
 from tensorglot.store.units import Unit, comparable, element_nbytes, tensor_node, units_of
-from tensorglot.threads import ordered_map
+from tensorglot.threads import batches, ordered_map
 from tensorglot.wire.cid import CHUNK_NBYTES, CID, RAW, ChunkTree
 
 __all__ = ["DeltaReport", "delta"]
@@ -144,11 +144,8 @@ class _Pair:
         return len(self.new or b"") + len(self.old or b"")
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    pair: _Pair
-    digests: tuple[bytes | None, bytes | None]
-    encoded: Encoded | None
+_Compared: TypeAlias = tuple[_Pair, tuple[bytes | None, bytes | None], Encoded | None]
+"""A pair, the digests of both chunks, and the new one encoded if it differs."""
 
 
 class _Delta:
@@ -173,20 +170,18 @@ class _Delta:
                 yield memoryview(bodies)
                 done = self._advance(done + batch.nbytes, total)
                 continue
-            for compared in batch:
-                row, encoded = compared.pair.row, compared.encoded
-                for which, (digest, data) in enumerate(
-                    zip(compared.digests, (compared.pair.new, compared.pair.old), strict=True)
-                ):
+            for pair, digests, encoded in batch:
+                row = pair.row
+                for which, (digest, data) in enumerate(zip(digests, (pair.new, pair.old), strict=True)):
                     if digest is not None and data is not None:
                         row.add(which, digest, len(data))
                 if encoded is not None:
                     nbytes = len(encoded.body)
-                    row.bodies.append(Body(compared.pair.position, int(encoded.encoding), at, at + nbytes))
+                    row.bodies.append(Body(pair.position, int(encoded.encoding), at, at + nbytes))
                     row.checksum.update(encoded.body)
                     at += nbytes
                     yield memoryview(encoded.body)
-                done = self._advance(done + len(compared.pair.new or b""), total)
+                done = self._advance(done + len(pair.new or b""), total)
         rows: list[Change] = []
         for each in self._rows:
             rows += each.changes if isinstance(each, Run) else [each.finish(rows)]
@@ -278,23 +273,14 @@ def _resized(row: Change) -> bool:
     return row.base is not None and row.base.type != row.type
 
 
-def _batches(pairs: Iterator[_Pair | Run]) -> Iterator[list[_Pair] | Run]:
-    batch: list[_Pair] = []
-    nbytes = 0
-    for pair in pairs:
-        if isinstance(pair, Run):
-            if batch:
-                yield batch
-                batch, nbytes = [], 0
-            yield pair
-            continue
-        if batch and (nbytes + pair.nbytes > 2 * CHUNK_NBYTES or len(batch) == _BATCH_COUNT):
-            yield batch
-            batch, nbytes = [], 0
-        batch.append(pair)
-        nbytes += pair.nbytes
-    if batch:
-        yield batch
+def _batches(pairs: Iterable[_Pair | Run]) -> Iterator[list[_Pair] | Run]:
+    """What one thread compares at a time."""
+    for run, group in groupby(pairs, lambda pair: isinstance(pair, Run)):
+        if run:
+            yield from cast("Iterator[Run]", group)
+        else:
+            each = cast("Iterator[_Pair]", group)
+            yield from batches(each, lambda pair: pair.nbytes, 2 * CHUNK_NBYTES, _BATCH_COUNT)
 
 
 def _compare_batch(batch: list[_Pair] | Run) -> list[_Compared] | Run:
@@ -305,5 +291,5 @@ def _compare(pair: _Pair) -> _Compared:
     new, old = pair.new, pair.old
     digests = None if new is None else blake3(new).digest(), None if old is None else blake3(old).digest()
     if new is None or digests[0] == digests[1]:
-        return _Compared(pair, digests, None)
-    return _Compared(pair, digests, encode(new, pair.row.width, old if pair.row.alike else None))
+        return pair, digests, None
+    return pair, digests, encode(new, pair.row.width, old if pair.row.alike else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from blake3 import blake3
@@ -45,6 +46,12 @@ class _Kind:
     type: Type
     text: str
     width: int
+
+
+@lru_cache(maxsize=1 << 14)
+def _kind(code: int, shape: tuple[int, ...]) -> _Kind:
+    type = dense(TABLE[code], shape)
+    return _Kind(type, text_of(type), element_nbytes(type))
 
 
 @dataclass(slots=True)
@@ -110,7 +117,6 @@ class SmallTensors:
 
     def __init__(self, old: Archive, new: Archive, without: Container[int]) -> None:
         self._old, self._new = old, new
-        self._kinds: dict[tuple[int, tuple[int, ...]], _Kind] = {}
         names, count = new.index.names, len(new)
         before = np.array([old.index.positions.get(name, -1) for name in names], np.int64)
         there = np.flatnonzero(before >= 0)
@@ -136,21 +142,14 @@ class SmallTensors:
             return None
         olds: list[memoryview | None] = [None] * len(news)
         kinds: list[tuple[_Kind, _Kind | None]] = [
-            (self._kind(code, shape), None)
+            (_kind(code, shape), None)
             for code, shape in zip(self._new.index.dtypes[begin:end].tolist(), self._shapes[begin:end], strict=True)
         ]
         codes = self._old.index.dtypes[before[there]].tolist()
         for at, row, code, data in zip(there.tolist(), before[there].tolist(), codes, found, strict=True):
             olds[at] = data
-            kinds[at] = kinds[at][0], self._kind(code, self._old_shapes[row])
+            kinds[at] = kinds[at][0], _kind(code, self._old_shapes[row])
         return Run(begin, news, olds, kinds)
-
-    def _kind(self, code: int, shape: tuple[int, ...]) -> _Kind:
-        kind = self._kinds.get((code, shape))
-        if kind is None:
-            type = dense(TABLE[code], shape)
-            kind = self._kinds[code, shape] = _Kind(type, text_of(type), element_nbytes(type))
-        return kind
 
 
 class SmallBases:
@@ -169,7 +168,6 @@ class SmallBases:
         nbytes[there] += archive.index.nbytes[self._rows[there]].astype(np.int64)
         small[there] &= is_small(archive.index, self._rows[there])
         self._ends = dict(_runs(small, nbytes))
-        self._texts: dict[tuple[int, tuple[int, ...]], str] = {}
         self._shapes = archive.index.shapes if self._ends else []
 
     def read(self, begin: int) -> list[tuple[str, memoryview] | None] | None:
@@ -188,14 +186,8 @@ class SmallBases:
         bases: list[tuple[str, memoryview] | None] = [None] * len(rows)
         codes = self._archive.index.dtypes[rows[there]].tolist()
         for at, row, code, data in zip(there.tolist(), rows[there].tolist(), codes, found, strict=True):
-            bases[at] = self._text(code, self._shapes[row]), data
+            bases[at] = _kind(code, self._shapes[row]).text, data
         return bases
-
-    def _text(self, code: int, shape: tuple[int, ...]) -> str:
-        text = self._texts.get((code, shape))
-        if text is None:
-            text = self._texts[code, shape] = text_of(dense(TABLE[code], shape))
-        return text
 
 
 def _runs(small: NDArray[np.bool_], nbytes: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
