@@ -146,6 +146,19 @@ class TestResults:
                 tg.convert(tmp_path / "a.zt", tmp_path / "c.zt", format=target, dtype=dtype, executor=executor)
                 assert (tmp_path / "c.zt").read_bytes() == (tmp_path / "b.zt").read_bytes()
 
+    def test_a_tensor_whose_parts_are_large_has_one_account(self, tmp_path: Path) -> None:
+        """Each part is large enough for a job, and all are in one."""
+        sparse = needs("scipy.sparse")
+        numbers = np.arange(2_200_000)
+        tensor = sparse.coo_array((np.ones(len(numbers)), (numbers, numbers)), (3_000_000, 3_000_000))
+        tg.save(tmp_path / "a.zt", {"w": tensor}, durable=False)
+        options: dict[str, Any] = {"format": "ztensor@2", "dtype": "float32", "durable": False}
+        expected = tg.convert(tmp_path / "a.zt", tmp_path / "x.zt", **options)
+        with ThreadPoolExecutor(2) as threads:
+            found = tg.convert(tmp_path / "a.zt", tmp_path / "y.zt", executor=threads, **options)
+        assert found.casts == expected.casts
+        assert (tmp_path / "y.zt").read_bytes() == (tmp_path / "x.zt").read_bytes()
+
     def test_progress_reaches_the_end(self, folder: Path, tmp_path: Path, executor: Executor) -> None:
         for verb in (
             lambda **options: tg.convert(folder / "a.bt", tmp_path / "x.bt", executor=executor, **options),
