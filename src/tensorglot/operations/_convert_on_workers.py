@@ -245,8 +245,9 @@ def _segments(
     tensors = np.repeat(np.arange(len(steps)), np.diff(index.row_offsets)).tolist()
     for chunk in layout.chunks:
         if not isinstance(chunk, RowPlace):
-            yield _Segment(position, len(chunk := as_bytes(chunk)), bytes(chunk))
-            position += len(chunk)
+            if data := bytes(as_bytes(chunk)):
+                yield _Segment(position, len(data), data)
+                position += len(data)
             continue
         row, nbytes = chunk.row, chunk.nbytes
         at = position if begins is None else int(begins[row])
@@ -278,7 +279,7 @@ def _cut(segments: Iterable[_Segment], least: int, *, last: bool = True) -> Iter
             held, nbytes, cost = [], 0, 0
         held.append(segment)
         nbytes += segment.nbytes
-        cost += segment.nbytes + TENSOR_COST
+        cost += segment.nbytes + (TENSOR_COST if segment.tensor >= 0 else 0)
     if spans and not last and nbytes < least:
         spans[-1] += held
     elif held:
