@@ -95,10 +95,6 @@ cdef inline long long* longlongs_out(long long[::1] view) noexcept:
     return &view[0]
 
 
-cdef inline const unsigned int* uints_in(const unsigned int[::1] view) noexcept:
-    return &view[0]
-
-
 cdef inline unsigned int* uints_out(unsigned int[::1] view) noexcept:
     return &view[0]
 

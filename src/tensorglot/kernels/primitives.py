@@ -32,9 +32,9 @@ def uchars_in(view: Any) -> Any:
     return memoryview(view)
 
 
-uchars_out = longlongs_in = longlongs_out = uints_in = uints_out = uchars_in
+uchars_out = longlongs_in = longlongs_out = uints_out = uchars_in
 """The same for other element types, to be read or written."""
-uchars_of = longlongs_of = ulonglongs_of = uchars_in
+uchars_of = uints_of = longlongs_of = ulonglongs_of = uchars_in
 """The same for arrays that are passed as Python objects; a kernel writes only to those it has made itself."""
 
 

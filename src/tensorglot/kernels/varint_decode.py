@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.kernels import varints
-
 try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
+    from cython.cimports.tensorglot.kernels import varints
     from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
+    from tensorglot.kernels import varints
     from tensorglot.kernels.primitives import (
         ENDS,
         code_point,
@@ -27,33 +27,14 @@ else:
         copy,
         copy_run,
         exceeds,
-        longlongs_in,
-        longlongs_out,
+        longlongs_of,
         run_stride,
         uchars_in,
-        uchars_out,
-        uints_out,
+        uchars_of,
+        uints_of,
         varint_nbytes,
     )
 
-# As C variables: a Python global would be looked up each time.
-_BLOCK = cython.declare(cython.longlong, varints.BLOCK)
-_LIST = cython.declare(cython.longlong, varints.LIST)
-_OPTION = cython.declare(cython.longlong, varints.OPTION)
-_SEQUENCE = cython.declare(cython.longlong, varints.SEQUENCE)
-_REPEAT = cython.declare(cython.longlong, varints.REPEAT)
-_CHAR = cython.declare(cython.longlong, varints.CHAR)
-_EDGE = cython.declare(cython.longlong, varints.EDGE)
-_MORE = cython.declare(cython.int, varints.MORE)
-_GROW = cython.declare(cython.int, varints.GROW)
-_HELP = cython.declare(cython.int, varints.HELP)
-_LONG = cython.declare(cython.int, varints.LONG)
-_PADDED = cython.declare(cython.int, varints.PADDED)
-_ENDS = cython.declare(cython.int, varints.ENDS)
-_COUNT = cython.declare(cython.int, varints.COUNT)
-_FLAG = cython.declare(cython.int, varints.FLAG)
-_EMPTY = cython.declare(cython.int, varints.EMPTY)
-_UTF8 = cython.declare(cython.int, varints.UTF8)
 _HALF = cython.declare(cython.longlong, 1 << 31)  # two factors below this have a product below 2**62
 _HUGE = cython.declare(cython.longlong, 1 << 62)
 
@@ -80,11 +61,11 @@ class Column:
     def lend(self, memory: Any, fill: cython.Py_ssize_t) -> None:
         """Gives the column this memory, whose first `fill` elements are already filled."""
         if memory.dtype == np.uint8:
-            self.data = uchars_out(memory)
+            self.data = uchars_of(memory)
         elif memory.dtype == np.int64:
-            self.positions = longlongs_out(memory)
+            self.positions = longlongs_of(memory)
         else:
-            self.codes = uints_out(memory)
+            self.codes = uints_of(memory)
         self.memory = memory
         self.fill = fill
         self.capacity = len(memory)
@@ -97,7 +78,7 @@ class Column:
 @cython.inline
 @cython.exceptval(check=False)
 def _varint(source: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """The varint (LEB128) at `at`, below 2**63, or one of the faults _LONG, _PADDED and _ENDS.
+    """The varint (LEB128) at `at`, below 2**63, or one of the faults LONG, PADDED and TRUNCATED.
 
     Only the shortest form is accepted, so that equal values have equal bytes.
     """
@@ -110,14 +91,14 @@ def _varint(source: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_
         byte = source[at]
         if byte < 128:
             if byte == 0 and shift > 0:
-                return _PADDED
+                return varints.PADDED
             return value | (byte << shift)
         value |= (byte & 127) << shift
         shift += 7
         at += 1
         if shift == 63:
-            return _LONG
-    return _ENDS
+            return varints.LONG
+    return varints.TRUNCATED
 
 
 @cython.final
@@ -157,20 +138,20 @@ class Decoder:
         self, program: tuple[Any, ...], columns: list[Column], depth: cython.Py_ssize_t, charges: cython.longlong
     ) -> None:
         self.program = program
-        self.ops = longlongs_in(program[0])
-        self.sizes = longlongs_in(program[1])
-        self.column_of = longlongs_in(program[2])
-        self.child_of = longlongs_in(program[3])
-        self.arity = longlongs_in(program[4])
-        self.children = longlongs_in(program[5])
-        self.least = longlongs_in(program[6])
-        self.charge = longlongs_in(program[7])
+        self.ops = longlongs_of(program[0])
+        self.sizes = longlongs_of(program[1])
+        self.column_of = longlongs_of(program[2])
+        self.child_of = longlongs_of(program[3])
+        self.arity = longlongs_of(program[4])
+        self.children = longlongs_of(program[5])
+        self.least = longlongs_of(program[6])
+        self.charge = longlongs_of(program[7])
         self.columns = columns
         self.frames = [np.zeros(len(program[0]), np.int64), *np.zeros((3, depth), np.int64)]
-        self.present = longlongs_out(self.frames[0])
-        self.stack = longlongs_out(self.frames[1])
-        self.counts = longlongs_out(self.frames[2])
-        self.phases = longlongs_out(self.frames[3])
+        self.present = longlongs_of(self.frames[0])
+        self.stack = longlongs_of(self.frames[1])
+        self.counts = longlongs_of(self.frames[2])
+        self.phases = longlongs_of(self.frames[3])
         self.top = -1
         self.at = self.end = 0
         self.beyond = 0
@@ -205,23 +186,23 @@ class Decoder:
     def step(self, node: cython.Py_ssize_t) -> cython.int:
         """Decodes values of the innermost frame while input and room suffice: 0, or an answer."""
         op: cython.longlong = self.ops[node]
-        if op == _BLOCK:
+        if op == varints.BLOCK:
             return self.block(node)
-        if op == _LIST:
+        if op == varints.LIST:
             return self.lists(node)
-        if op == _SEQUENCE:
+        if op == varints.SEQUENCE:
             return self.sequence(node)
-        if op == _OPTION:
+        if op == varints.OPTION:
             return self.options(node)
-        if op == _REPEAT:
+        if op == varints.REPEAT:
             return self.repeat(node)
-        if op == _CHAR:
+        if op == varints.CHAR:
             return self.chars(node)
-        if op == _EDGE:
+        if op == varints.EDGE:
             return self.edges(node)
         self.counts[self.top] -= 1
         self.wanted = self.column_of[node]
-        return _HELP
+        return varints.HELP
 
     @cython.cfunc
     @cython.inline
@@ -230,7 +211,7 @@ class Decoder:
         """Opens a frame for `count` values of a node. The caller has checked that `count` × size does not overflow."""
         self.top += 1
         self.stack[self.top] = node
-        self.counts[self.top] = count * self.sizes[node] if self.ops[node] == _BLOCK else count
+        self.counts[self.top] = count * self.sizes[node] if self.ops[node] == varints.BLOCK else count
         self.phases[self.top] = 0
 
     @cython.cfunc
@@ -245,7 +226,7 @@ class Decoder:
         """Asks the caller for room for at most `need` more elements of the node's column."""
         self.wanted = self.column_of[node]
         self.need = need
-        return _GROW
+        return varints.GROW
 
     @cython.cfunc
     @cython.inline
@@ -270,7 +251,7 @@ class Decoder:
         left: cython.longlong = self.counts[self.top]
         nbytes: cython.longlong = min(left, self.end - self.at)
         if nbytes == 0:
-            return _MORE
+            return varints.MORE
         if column.capacity == column.fill:
             return self.grow(node, left)
         nbytes = min(nbytes, column.capacity - column.fill)
@@ -291,7 +272,7 @@ class Decoder:
         charge: cython.longlong = self.charge[child]
         frame: cython.Py_ssize_t = self.top
         count: cython.longlong
-        if self.ops[child] == _BLOCK and charge == 0:
+        if self.ops[child] == varints.BLOCK and charge == 0:
             self.runs(node, child)
         # Invariant: offsets.fill >= 1, because the column begins with a zero; a turn writes only at fill < capacity.
         # `exceeds` bounds the count by the input that is left, so a push cannot overflow. Elements of no bytes are
@@ -301,11 +282,11 @@ class Decoder:
                 return self.grow(node, self.counts[frame])
             count = _varint(self.source, self.at, self.end)
             if count < 0:
-                return _MORE if count == _ENDS else count
+                return varints.MORE if count == varints.TRUNCATED else count
             if exceeds(count, self.least[child], self.end - self.at + self.beyond):
-                return _COUNT
+                return varints.COUNT
             if exceeds(count, charge, self.charges):
-                return _EMPTY
+                return varints.EMPTY
             self.charges -= count * charge
             self.at += varint_nbytes(count)
             offsets.positions[offsets.fill] = offsets.positions[offsets.fill - 1] + count
@@ -373,7 +354,7 @@ class Decoder:
         frame: cython.Py_ssize_t = self.top
         left: cython.longlong = self.counts[frame]
         present: cython.longlong = self.present[node]
-        whole: cython.bint = self.ops[child] == _BLOCK
+        whole: cython.bint = self.ops[child] == varints.BLOCK
         flag: cython.int
         answer: cython.int = 0
         # Invariant: at <= end and fill <= capacity; `present` is the number of flags so far that are 1.
@@ -382,11 +363,11 @@ class Decoder:
                 answer = self.grow(node, left)
                 break
             if self.at == self.end:
-                answer = _MORE
+                answer = varints.MORE
                 break
             flag = self.source[self.at]
             if flag > 1:
-                answer = _FLAG
+                answer = varints.FLAG
                 break
             self.at += 1
             left -= 1
@@ -417,7 +398,7 @@ class Decoder:
                 continue
             child = self.children[first + phase]
             phase += 1
-            if not (self.ops[child] == _BLOCK and self.take_block(child)):
+            if not (self.ops[child] == varints.BLOCK and self.take_block(child)):
                 self.push(child, 1)
                 break
         self.counts[frame] = left
@@ -430,7 +411,7 @@ class Decoder:
         """Replaces `count` values of a REPEAT by count × size values of its child; its frame is finished."""
         count: cython.longlong = self.counts[self.top]
         if exceeds(count, self.sizes[node], _HUGE):
-            return _COUNT
+            return varints.COUNT
         self.counts[self.top] = 0
         self.push(self.child_of[node], count * self.sizes[node])
         return 0
@@ -449,7 +430,7 @@ class Decoder:
                 break
             code = code_point(self.source, self.at, self.end) if self.at < self.end else ENDS
             if code < 0:
-                answer = _MORE if code == ENDS else _UTF8
+                answer = varints.MORE if code == ENDS else varints.UTF8
                 break
             column.codes[column.fill] = code
             column.fill += 1
@@ -484,11 +465,11 @@ class Decoder:
             node = self.stack[frame]
             if self.counts[frame] == 0:
                 continue
-            if self.ops[node] == _BLOCK:
+            if self.ops[node] == varints.BLOCK:
                 total += self.counts[frame]
                 continue
             total += int(self.counts[frame]) * int(self.least[node])
-            if self.ops[node] == _SEQUENCE:
+            if self.ops[node] == varints.SEQUENCE:
                 for phase in range(self.phases[frame]):
                     total -= int(self.least[self.children[self.child_of[node] + phase]])
         return total

@@ -11,41 +11,28 @@ from typing import Any
 
 import numpy as np
 
-from tensorglot.kernels import varints
-
 try:
     import cython
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
+    from cython.cimports.tensorglot.kernels import varints
     from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
+    from tensorglot.kernels import varints
     from tensorglot.kernels.primitives import (
         code_point_nbytes,
         copy,
         copy_run,
         exceeds,
-        longlongs_in,
-        longlongs_out,
+        longlongs_of,
         run_stride,
-        uchars_in,
+        uchars_of,
         uchars_out,
-        uints_in,
+        uints_of,
         varint_nbytes,
     )
 
-# As C variables: a Python global would be looked up each time.
-_BLOCK = cython.declare(cython.longlong, varints.BLOCK)
-_LIST = cython.declare(cython.longlong, varints.LIST)
-_OPTION = cython.declare(cython.longlong, varints.OPTION)
-_SENTINEL = cython.declare(cython.longlong, varints.SENTINEL)
-_SEQUENCE = cython.declare(cython.longlong, varints.SEQUENCE)
-_REPEAT = cython.declare(cython.longlong, varints.REPEAT)
-_CHAR = cython.declare(cython.longlong, varints.CHAR)
-_MORE = cython.declare(cython.int, varints.MORE)
-_HELP = cython.declare(cython.int, varints.HELP)
-_UTF8 = cython.declare(cython.int, varints.UTF8)
-_RANGE = cython.declare(cython.int, varints.RANGE)
 _HUGE = cython.declare(cython.longlong, 1 << 62)
 
 
@@ -62,11 +49,11 @@ class Given:
     def __init__(self, memory: Any) -> None:
         self.memory = memory
         if memory.dtype == np.uint8:
-            self.data = uchars_in(memory)
+            self.data = uchars_of(memory)
         elif memory.dtype == np.int64:
-            self.positions = longlongs_in(memory)
+            self.positions = longlongs_of(memory)
         else:
-            self.codes = uints_in(memory)
+            self.codes = uints_of(memory)
 
 
 @cython.cfunc
@@ -140,27 +127,27 @@ class Encoder:
 
     def __init__(self, program: tuple[Any, ...], columns: list[Given], limits: Any, depth: cython.Py_ssize_t) -> None:
         self.program = (program, limits)
-        self.ops = longlongs_in(program[0])
-        self.sizes = longlongs_in(program[1])
-        self.column_of = longlongs_in(program[2])
-        self.child_of = longlongs_in(program[3])
-        self.arity = longlongs_in(program[4])
-        self.children = longlongs_in(program[5])
-        self.other_of = longlongs_in(program[6])
-        self.limits = longlongs_in(limits)
+        self.ops = longlongs_of(program[0])
+        self.sizes = longlongs_of(program[1])
+        self.column_of = longlongs_of(program[2])
+        self.child_of = longlongs_of(program[3])
+        self.arity = longlongs_of(program[4])
+        self.children = longlongs_of(program[5])
+        self.other_of = longlongs_of(program[6])
+        self.limits = longlongs_of(limits)
         self.columns = columns
         self.frames = list(np.zeros((4, depth), np.int64))
-        self.stack = longlongs_out(self.frames[0])
-        self.begins = longlongs_out(self.frames[1])
-        self.counts = longlongs_out(self.frames[2])
-        self.phases = longlongs_out(self.frames[3])
+        self.stack = longlongs_of(self.frames[0])
+        self.begins = longlongs_of(self.frames[1])
+        self.counts = longlongs_of(self.frames[2])
+        self.phases = longlongs_of(self.frames[3])
         self.top = -1
         self.at = self.end = 0
         self.measuring = False
         self.wanted = self.box = 0
 
     def start(self) -> Any:
-        """Opens the root's frame: 0, or _RANGE. To be called before each encoding or measuring."""
+        """Opens the root's frame: 0, or RANGE. To be called before each encoding or measuring."""
         self.top = -1
         return self.push(0, 0, 1)
 
@@ -184,34 +171,34 @@ class Encoder:
     def step(self, node: cython.Py_ssize_t) -> cython.int:
         """Encodes values of the innermost frame while there is room: 0, or an answer."""
         op: cython.longlong = self.ops[node]
-        if op == _BLOCK:
+        if op == varints.BLOCK:
             return self.block(node)
-        if op == _LIST:
+        if op == varints.LIST:
             return self.lists(node)
-        if op == _SEQUENCE:
+        if op == varints.SEQUENCE:
             return self.sequence(node)
-        if op == _OPTION:
+        if op == varints.OPTION:
             return self.options(node)
-        if op == _SENTINEL:
+        if op == varints.SENTINEL:
             return self.sentinels(node)
-        if op == _REPEAT:
+        if op == varints.REPEAT:
             return self.repeat(node)
-        if op == _CHAR:
+        if op == varints.CHAR:
             return self.chars(node)
         self.wanted = self.column_of[node]
         self.box = self.begins[self.top]
         self.begins[self.top] += 1
         self.counts[self.top] -= 1
-        return _HELP
+        return varints.HELP
 
     @cython.cfunc
     @cython.inline
     @cython.exceptval(check=False)
     def push(self, node: cython.Py_ssize_t, begin: cython.longlong, count: cython.longlong) -> cython.int:
-        """Opens a frame for `count` values of a node from `begin` on: 0, or _RANGE if the node lacks them."""
-        size: cython.longlong = self.sizes[node] if self.ops[node] == _BLOCK else 1
+        """Opens a frame for `count` values of a node from `begin` on: 0, or RANGE if the node lacks them."""
+        size: cython.longlong = self.sizes[node] if self.ops[node] == varints.BLOCK else 1
         if _outside(begin, count, self.limits[node]):
-            return _RANGE
+            return varints.RANGE
         self.top += 1
         self.stack[self.top] = node
         self.begins[self.top] = begin * size
@@ -243,7 +230,7 @@ class Encoder:
         left: cython.longlong = self.counts[self.top]
         nbytes: cython.longlong = min(left, self.end - self.at)
         if nbytes == 0:
-            return _MORE
+            return varints.MORE
         if not self.measuring:
             copy(self.out, self.at, self.column(self.column_of[node]).data, self.begins[self.top], nbytes)
         self.at += nbytes
@@ -261,18 +248,18 @@ class Encoder:
         i: cython.longlong
         count: cython.longlong
         answer: cython.int = 0
-        if self.ops[child] == _BLOCK and self.measuring:
+        if self.ops[child] == varints.BLOCK and self.measuring:
             self.measure_runs(child, starts, stops)
-        elif self.ops[child] == _BLOCK:
+        elif self.ops[child] == varints.BLOCK:
             self.runs(child, starts, stops)
         # Invariant: row i exists, because `push` has checked it; a count is written only if it fits before `end`.
         while answer == 0 and self.top == frame and self.counts[frame] > 0:
             i = self.begins[frame]
             count = stops[i] - starts[i]
             if count < 0:
-                return _RANGE
+                return varints.RANGE
             if varint_nbytes(count) > self.end - self.at:
-                return _MORE
+                return varints.MORE
             if not self.measuring:
                 _put_varint(self.out, self.at, count)
             self.at += varint_nbytes(count)
@@ -361,14 +348,14 @@ class Encoder:
         frame: cython.Py_ssize_t = self.top
         i: cython.longlong = self.begins[frame]
         end: cython.longlong = i + self.counts[frame]
-        whole: cython.bint = self.ops[child] == _BLOCK
+        whole: cython.bint = self.ops[child] == varints.BLOCK
         begin: cython.longlong
         answer: cython.int = 0
         # Invariant: row i exists; a flag is written only at at < end, and `put_block` checks its own bounds.
         while i < end:
             begin = positions[i]
             if self.at == self.end:
-                answer = _MORE
+                answer = varints.MORE
                 break
             if not self.measuring:
                 self.out[self.at] = begin >= 0
@@ -396,14 +383,14 @@ class Encoder:
         # `put_block`, so that can only fail because the value does not exist.
         while i < end:
             if size > self.end - self.at:
-                answer = _MORE
+                answer = varints.MORE
                 break
             if positions[i] < 0:
                 if not self.measuring:
                     copy(self.out, self.at, sentinel, 0, size)
                 self.at += size
             elif not self.put_block(child, positions[i]):
-                answer = _RANGE
+                answer = varints.RANGE
                 break
             i += 1
         self.begins[frame] = i
@@ -429,7 +416,7 @@ class Encoder:
                 continue
             child = self.children[first + phase]
             phase += 1
-            if not (self.ops[child] == _BLOCK and self.put_block(child, i)):
+            if not (self.ops[child] == varints.BLOCK and self.put_block(child, i)):
                 answer = self.push(child, i, 1)
                 break
         self.begins[frame] = i
@@ -444,7 +431,7 @@ class Encoder:
         begin: cython.longlong = self.begins[self.top]
         count: cython.longlong = self.counts[self.top]
         if exceeds(begin + count, self.sizes[node], _HUGE):
-            return _RANGE
+            return varints.RANGE
         self.counts[self.top] = 0
         return self.push(self.child_of[node], begin * self.sizes[node], count * self.sizes[node])
 
@@ -461,11 +448,11 @@ class Encoder:
         while i < end:
             code = codes[i]
             if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-                answer = _UTF8
+                answer = varints.UTF8
                 break
             nbytes = code_point_nbytes(code)
             if nbytes > self.end - self.at:
-                answer = _MORE
+                answer = varints.MORE
                 break
             if not self.measuring:
                 _put_code_point(self.out, self.at, code, nbytes)

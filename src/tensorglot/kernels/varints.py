@@ -29,7 +29,7 @@ HELP = 3  # a BOX is next
 # Faults of the input at the position.
 LONG = -1  # a varint of more than 63 bits
 PADDED = -2  # a varint that is not in its shortest form
-ENDS = -3  # the input ends inside a varint
+TRUNCATED = -3  # the input ends inside a varint
 COUNT = -4  # a list longer than the input that is left
 FLAG = -5  # an option's flag is neither 0 nor 1
 EMPTY = -6  # more values without bytes than the caller allows
