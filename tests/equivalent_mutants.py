@@ -26,8 +26,8 @@ EQUIVALENT: dict[str, str] = {
     "store/packs.py: found[at] if at in found else self.read(digest)  →  found[at] if False else self.read(digest)": (
         "reads and compares each block by itself: the same bytes, more slowly"
     ),
-    "kernels/safetensors.py: 16  →  17  in  "
-    "buffer: bytearray = bytearray(16 + len(metadata) + len(text) + 112 * len(ranks) + 20 * len(dims))": (
+    "kernels/encode_headers.py: 16  →  17  in  "
+    "buffer: bytearray = bytearray(16 + len(metadata) + len(text) + 112 * len(codes) + 20 * len(dims))": (
         "room for a header, which is cut to what it has"
     ),
     "kernels/varint_decode.py: count >= _HALF  →  count > _HALF": "2**31 elements, which the slow path reads as well",

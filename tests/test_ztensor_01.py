@@ -25,7 +25,7 @@ import tensorglot as tg
 from bounds import MB, resident_nbytes
 from tensorglot.containers.table import named
 from tensorglot.containers.ztensor.write01 import rows_first
-from tensorglot.kernels.ztensor_index import encode_entries
+from tensorglot.kernels import encode_headers
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.payload import Span, as_bytes
 from tensorglot.operations.save import SaveOptions, collect, prepare
@@ -496,7 +496,7 @@ def test_an_index_has_room_for_every_number(number: int, rank: int) -> None:
     dims, dim_offsets = np.full(rank, number, np.int64), np.array([0, rank], np.int64)
     one = [cbor2.dumps("raw")]
     fields = [cbor2.dumps("encoding") + one[0]]
-    index = encode_entries(*join_texts([name]), one, b"\0", dims, dim_offsets, column, column, fields)
+    index = encode_headers.ztensor_01(*join_texts([name]), one, b"\0", dims, dim_offsets, column, column, fields)
     entry = {"name": name, "offset": number, "size": number, "shape": [number] * rank}
     assert cbor2.loads(index) == [{**entry, "dtype": "raw", "layout": "dense", "encoding": "raw"}]
 

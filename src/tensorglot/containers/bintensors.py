@@ -24,6 +24,7 @@ from tensorglot.containers.canonical import first_difference
 from tensorglot.containers.table import Container, ReadOptions, WriteOptions, check_header, unsupported_dtype
 from tensorglot.errors import AmbiguousFormat, FormatError, Hint, LimitError, TruncatedError, UnsupportedError
 from tensorglot.kernels import bintensors as kernel
+from tensorglot.kernels import encode_headers
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
@@ -255,7 +256,7 @@ def _encode(
     texts = None if metadata is None else [text.encode() for pair in sorted(metadata.items()) for text in pair]
     joined, offsets = join_texts(names)
     by_name = _order_by_name(names) if layout == "0" else np.empty(0, np.int64)
-    return kernel.encode(
+    return encode_headers.bintensors(
         int(layout), texts, joined, offsets, codes.astype(np.uint8).tobytes(), dims, dim_offsets, ends, by_name
     )
 

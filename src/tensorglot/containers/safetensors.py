@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tensorglot.containers.canonical import first_difference
 from tensorglot.containers.table import Container, Fault, ReadOptions, WriteOptions, check_header, unsupported_dtype
 from tensorglot.errors import FormatError, LimitError, TruncatedError
+from tensorglot.kernels import encode_headers
 from tensorglot.kernels import safetensors as kernel
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, DType
@@ -209,7 +210,7 @@ def _encode(index: Index, order: NDArray[np.int64], codes: NDArray[np.int16]) ->
     joined, offsets = join_texts(list(map(quote, map(index.names.__getitem__, order.tolist()))))
     dtypes, dtype_offsets = join_texts(list(DTYPES))
     dims, dim_offsets = take_shapes(index.dims, index.dim_offsets, order)
-    return kernel.encode(
+    return encode_headers.safetensors(
         metadata,
         joined,
         offsets,

@@ -8,11 +8,11 @@ numbers, nothing of tensors or files, and check every bound before they touch a 
 A kernel reports a fault as a value, never by raising: its first two results are a code,
 0 for success, and the position of the fault. The caller has the messages.
 
-    bintensors     the header of BinTensors, both ways
-    safetensors    the JSON header of safetensors, both ways
+    bintensors     the header of BinTensors to columns
+    safetensors    the JSON header of safetensors to columns
+    encode_headers headers of both and the index of zTensor 0.1, from columns
     cbor_check     validates CBOR against a profile
     cbor_scan      reads validated CBOR: heads, ends of items, maps to columns
-    ztensor_index  the index of zTensor 0.1, from columns to CBOR
     varint_decode  varint chains of ragged data to columns
     varint_encode  columns back to varint chains
     bson_walk      walks BSON documents, to a field or to every vector

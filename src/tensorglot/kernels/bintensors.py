@@ -1,4 +1,4 @@
-"""The header of a BinTensors file, from bytes to columns and back.
+"""Scans the header of a BinTensors file to columns.
 
 `scan` walks the header once, checks every rule that concerns one value, and returns
 columns or the first fault. A header does not say which of two layouts it has (layout 1
@@ -7,8 +7,6 @@ and a walk normally stops at the first fault. If no layout fits, a `thorough` wa
 continues past values that break a rule, as long as it is clear where the next value
 begins: the layout whose fields end exactly at the end of the header is most likely the
 file's, and its fault is the one to report.
-
-`encode` writes only what `scan` accepts.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ if cython.compiled:
     from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
-        copy,
         invalid_utf8,
         is_ascii,
         little,
@@ -143,7 +140,7 @@ class Cursor:
     @cython.inline
     @cython.exceptval(check=False)
     def varint(self) -> cython.ulonglong:
-        """Reads bincode's varint (see `_put`)."""
+        """Reads bincode's varint : one byte below 251, or the tag 251, 252 or 253 and a u16, u32 or u64."""
         if self.position < self.size and self.data[self.position] < 251:  # most are one byte
             self.position += 1
             return self.data[self.position - 1]
@@ -504,106 +501,3 @@ def _scan_padding(cursor: Cursor) -> cython.int:
         if cursor.data[i] != 0x20:
             return cursor.note(PADDING_BYTE, i)
     return 0
-
-
-def encode(
-    layout: cython.int,
-    metadata: Any,
-    text: bytes,
-    text_offsets: Any,
-    codes: bytes,
-    dims: Any,
-    dim_offsets: Any,
-    ends: Any,
-    by_name: Any,
-) -> bytearray:
-    """The header, padded with spaces to a multiple of 8. Tensors are contiguous, the first begins at 0.
-
-    `metadata` is None or a list of keys and values in turn, as bytes. Name i is
-    text[text_offsets[i]:text_offsets[i + 1]]. `by_name` has the rows in the order of the index
-    map of layout 0.
-    """
-    count: cython.Py_ssize_t = len(codes)
-    # A varint takes at most nine bytes. A dimension is one; a tensor has six: name's length, dtype, rank, begin, end
-    # and index. The 64 are for three counts, the tag and the padding.
-    capacity: cython.Py_ssize_t = 64 + 9 * len(dims) + 54 * count + len(text)
-    if metadata is not None:
-        capacity += 9 * len(metadata) + sum(map(len, metadata))
-    buffer: bytearray = bytearray(capacity)
-    out: cython.p_uchar = uchars_of(buffer)
-    name: cython.p_const_uchar = uchars_of(text)
-    name_offset: cython.p_const_longlong = longlongs_of(text_offsets)
-    dim: cython.p_const_longlong = longlongs_of(dims)
-    dim_offset: cython.p_const_longlong = longlongs_of(dim_offsets)
-    tensor_end: cython.p_const_longlong = longlongs_of(ends)
-    map_row: cython.p_const_longlong = longlongs_of(by_name)
-    row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    begin: cython.longlong = 0
-    position: cython.Py_ssize_t = 1
-    if metadata is not None:
-        out[0] = 1
-        position = _put(out, position, len(metadata) // 2)
-        for item in metadata:
-            position = _put_text(out, position, uchars_of(item), 0, len(item))
-    position = _put(out, position, count)
-    # Invariant: the entries before `row` end at `position`, and `capacity` leaves room for the rest.
-    for row in range(count):
-        if layout == 1:
-            position = _put_text(out, position, name, name_offset[row], name_offset[row + 1])
-        position = _put(out, position, codes[row])
-        position = _put(out, position, dim_offset[row + 1] - dim_offset[row])
-        for i in range(dim_offset[row], dim_offset[row + 1]):
-            position = _put(out, position, dim[i])
-        position = _put(out, position, begin)
-        position = _put(out, position, tensor_end[row])
-        begin = tensor_end[row]
-    if layout == 0:
-        position = _put(out, position, count)
-        for i in range(count):
-            row = map_row[i]
-            position = _put_text(out, position, name, name_offset[row], name_offset[row + 1])
-            position = _put(out, position, row)
-    while position % 8 != 0:
-        out[position] = 0x20
-        position += 1
-    if not cython.compiled:
-        out.release()
-    del buffer[position:]
-    return buffer
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _put(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
-    """Writes bincode's varint: one byte below 251, or the tag 251, 252 or 253 and a u16, u32 or u64."""
-    width: cython.int
-    i: cython.int
-    if value < 251:
-        out[position] = value
-        return position + 1
-    if value <= 0xFFFF:
-        out[position], width = 251, 2
-    elif value <= 0xFFFF_FFFF:
-        out[position], width = 252, 4
-    else:
-        out[position], width = 253, 8
-    for i in range(width):
-        out[position + 1 + i] = (value >> (8 * i)) & 0xFF
-    return position + 1 + width
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _put_text(
-    out: cython.p_uchar,
-    position: cython.Py_ssize_t,
-    text: cython.p_const_uchar,
-    begin: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    position = _put(out, position, end - begin)
-    copy(out, position, text, begin, end - begin)
-    return position + end - begin

@@ -1,12 +1,10 @@
-"""The JSON header of a safetensors file, from bytes to columns and back.
+"""Scans the JSON header of a safetensors file to columns.
 
 Not a general JSON parser: the grammar is fixed, an object of tensors, each with three
 fields in any order, and one optional object of strings. So nesting is bounded and no
 recursion is needed. `scan` walks the header once, checks every rule that concerns a single
 tensor, and returns columns, or the first fault: a code, the position of the offending
 value, and the tensor's row.
-
-`encode` writes the header in the form of the `safetensors` package.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ if cython.compiled:
     from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
-        copy,
         invalid_utf8,
         is_ascii,
         longlongs_of,
@@ -549,103 +546,3 @@ def _scan_padding(cursor: Cursor) -> cython.int:
             if cursor.data[i] != 0x20:
                 return cursor.fail(PADDING, i)
     return 0
-
-
-def encode(
-    metadata: bytes,
-    text: bytes,
-    text_offsets: Any,
-    ranks: bytes,
-    dtypes: bytes,
-    dtype_offsets: Any,
-    dims: Any,
-    dim_offsets: Any,
-    ends: Any,
-) -> bytearray:
-    """The header, padded with spaces to a multiple of 8. Tensors are contiguous, the first begins at 0.
-
-    `metadata` is the entry of the metadata as JSON, or empty. Name i is
-    text[text_offsets[i]:text_offsets[i + 1]], with its quotes. Tensor i has the dtype with the
-    number ranks[i]: dtypes[dtype_offsets[r]:dtype_offsets[r + 1]] for r = ranks[i].
-    """
-    # A dimension takes at most 19 digits and a comma; an entry without name and dimensions at most 112 bytes,
-    # its two offsets and its dtype included.
-    buffer: bytearray = bytearray(16 + len(metadata) + len(text) + 112 * len(ranks) + 20 * len(dims))
-    out: cython.p_uchar = uchars_of(buffer)
-    name: cython.p_const_uchar = uchars_of(text)
-    name_offset: cython.p_const_longlong = longlongs_of(text_offsets)
-    dtype: cython.p_const_uchar = uchars_of(dtypes)
-    dtype_offset: cython.p_const_longlong = longlongs_of(dtype_offsets)
-    dim: cython.p_const_longlong = longlongs_of(dims)
-    dim_offset: cython.p_const_longlong = longlongs_of(dim_offsets)
-    tensor_end: cython.p_const_longlong = longlongs_of(ends)
-    open_dtype: cython.p_const_uchar = b':{"dtype":"'
-    open_shape: cython.p_const_uchar = b'","shape":['
-    open_offsets: cython.p_const_uchar = b'],"data_offsets":['
-    rank: cython.uchar
-    row: cython.Py_ssize_t
-    i: cython.Py_ssize_t
-    begin: cython.longlong = 0
-    out[0] = 0x7B
-    position: cython.Py_ssize_t = _put(out, 1, uchars_of(metadata), 0, len(metadata))
-    # Invariant: the entries before `row` end at `position`, and the bound above leaves room for the rest.
-    for row in range(len(ranks)):
-        if position > 1:
-            out[position] = 0x2C
-            position += 1
-        rank = ranks[row]
-        position = _put(out, position, name, name_offset[row], name_offset[row + 1])
-        position = _put(out, position, open_dtype, 0, 11)
-        position = _put(out, position, dtype, dtype_offset[rank], dtype_offset[rank + 1])
-        position = _put(out, position, open_shape, 0, 11)
-        for i in range(dim_offset[row], dim_offset[row + 1]):
-            if i > dim_offset[row]:
-                out[position] = 0x2C
-                position += 1
-            position = _put_number(out, position, dim[i])
-        position = _put(out, position, open_offsets, 0, 18)
-        position = _put_number(out, position, begin)
-        out[position] = 0x2C
-        position = _put_number(out, position + 1, tensor_end[row])
-        out[position] = 0x5D
-        out[position + 1] = 0x7D
-        position += 2
-        begin = tensor_end[row]
-    out[position] = 0x7D
-    position += 1
-    while position % 8 != 0:
-        out[position] = 0x20
-        position += 1
-    if not cython.compiled:
-        out.release()
-    del buffer[position:]
-    return buffer
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _put(
-    out: cython.p_uchar,
-    position: cython.Py_ssize_t,
-    data: cython.p_const_uchar,
-    begin: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    copy(out, position, data, begin, end - begin)
-    return position + end - begin
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _put_number(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
-    width: cython.Py_ssize_t = 1
-    i: cython.Py_ssize_t
-    rest: cython.ulonglong = value // 10
-    while rest != 0:
-        width += 1
-        rest //= 10
-    for i in range(width):
-        out[position + width - 1 - i] = 0x30 + value % 10
-        value //= 10
-    return position + width

@@ -31,7 +31,7 @@ from tensorglot.containers.ztensor.stored import (
     write_blobs,
 )
 from tensorglot.errors import InputError, TensorglotError, UnsupportedError, escape
-from tensorglot.kernels.ztensor_index import encode_entries
+from tensorglot.kernels import encode_headers
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, shape_columns
@@ -122,7 +122,7 @@ def _write_plain(archive: Archive, codes: NDArray[np.int16], algorithm: str | No
     their_codes = codes.astype(np.uint8).tobytes()
     fields = [_RAW_FIELDS[code] for code in codes.tolist()]
     yield from end_file(
-        encode_entries(
+        encode_headers.ztensor_01(
             *join_texts(index.names),
             _DTYPE_TEXTS,
             their_codes,
@@ -350,7 +350,7 @@ def encode_index(entries: Sequence[Entry]) -> bytearray:
     if len(dtypes) > 256:
         raise UnsupportedError(f"{len(dtypes)} element types exceed 256", rule="ztensor.write.dtype")
     dims, dim_offsets = shape_columns([entry.shape for entry in entries])
-    index = encode_entries(
+    index = encode_headers.ztensor_01(
         *join_texts(names),
         [cbor.text(dtype) for dtype in dtypes],
         bytes(dtypes.index(entry.dtype) for entry in entries),
