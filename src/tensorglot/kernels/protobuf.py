@@ -29,6 +29,7 @@ _TOGETHER = cython.declare(cython.Py_ssize_t, 1024)
 """Fields that are found at a time, so that a caller who stops early has not waited for all."""
 
 
+@cython.final
 @cython.cclass
 class _Head:
     """The head of a field: its key, its number (of a varint, or the length of its contents), and what follows.
@@ -159,6 +160,7 @@ def scan_tensors(
     return base + position, left
 
 
+@cython.final
 @cython.cclass
 class _Tensor:
     """The fields of a tensor's message that were read so far."""
@@ -186,10 +188,8 @@ class _Tensor:
         """Takes a field; returns how many bytes of its contents were read, -1 if it is unusual or not all there."""
         key: cython.ulonglong = head.key
         number: cython.ulonglong = key >> 3
-        if key == 1 << 3:  # dims, one
-            return 0 if _add_sizes(data, head.number, head.first, size, max_rank, self.sizes) else -1
-        if key == (1 << 3 | _BYTES):  # dims, packed
-            return _nbytes(head, _add_sizes(data, head.first, head.end, size, max_rank, self.sizes))
+        if number == 1:  # dims
+            return _take_sizes(data, head, size, max_rank, self.sizes)
         if key == (13 << 3 | _BYTES):  # external_data
             return _nbytes(head, head.end <= size and _add_pair(data, head.first, head.end, self.entries))
         if key == (6 << 3 | _BYTES) and self.field == 6:  # string_data: each text is a field
@@ -214,12 +214,10 @@ class _Tensor:
 
     @cython.cfunc
     def _take_name(self, data: bytes, head: _Head, size: cython.Py_ssize_t) -> cython.bint:
-        if head.end > size:
+        name: Any = _text(data, head) if head.end <= size else None
+        if name is None:
             return False
-        try:
-            self.name = data[head.first : head.end].decode("utf-8")
-        except UnicodeDecodeError:
-            return False
+        self.name = name
         return True
 
 
@@ -227,6 +225,15 @@ class _Tensor:
 def _nbytes(head: _Head, taken: cython.bint) -> cython.Py_ssize_t:
     """The bytes of a field's contents, -1 if they were not taken."""
     return head.end - head.first if taken else -1
+
+
+@cython.cfunc
+def _text(data: bytes, head: _Head) -> object:
+    """The contents of a field as text, None if they are not UTF-8."""
+    try:
+        return data[head.first : head.end].decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 @cython.cfunc
@@ -314,13 +321,11 @@ def _add_sparse(
         elif head.key == (2 << 3 | _BYTES) and indices < 0:
             indices = head.first
             indices_end = head.end
-        elif head.key == 3 << 3:  # dims, one
-            if not _add_sizes(raw, head.number, head.first, size, max_rank, sizes):
+        elif head.key >> 3 == 3:  # dims
+            inside = _take_sizes(raw, head, size, max_rank, sizes)
+            if inside < 0:
                 return -1
-        elif head.key == (3 << 3 | _BYTES):  # dims, packed
-            spent += head.end - head.first
-            if not _add_sizes(raw, head.first, head.end, size, max_rank, sizes):
-                return -1
+            spent += inside
         elif head.key >> 3 <= 3:
             return -1
         position = head.end
@@ -404,15 +409,13 @@ def _add_pair(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, pai
             return False
         number = head.key >> 3
         if number == 1 or number == 2:
-            if head.key & 7 != _BYTES or (text if number == 1 else value) is not None:
+            found: Any = _text(data, head) if head.key & 7 == _BYTES else None
+            if found is None or (text if number == 1 else value) is not None:
                 return False
-            try:
-                if number == 1:
-                    text = data[head.first : head.end].decode("utf-8")
-                else:
-                    value = data[head.first : head.end].decode("utf-8")
-            except UnicodeDecodeError:
-                return False
+            if number == 1:
+                text = found
+            else:
+                value = found
         position = head.end
     text = "" if text is None else text
     if text in pairs:
@@ -450,6 +453,16 @@ def _number_end(
     if key & 7 == _VARINT or key & 7 == _BYTES:
         return _end(raw, at, limit, size)
     return at
+
+
+@cython.cfunc
+def _take_sizes(
+    raw: cython.p_const_uchar, head: _Head, size: cython.Py_ssize_t, most: cython.Py_ssize_t, sizes: list[Any]
+) -> cython.Py_ssize_t:
+    """Takes a field of dimensions, one varint or several packed; returns as `_Tensor.take`."""
+    if head.key & 7 == _VARINT:
+        return 0 if _add_sizes(raw, head.number, head.first, size, most, sizes) else -1
+    return _nbytes(head, head.key & 7 == _BYTES and _add_sizes(raw, head.first, head.end, size, most, sizes))
 
 
 @cython.cfunc
