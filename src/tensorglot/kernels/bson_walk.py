@@ -386,13 +386,11 @@ def find_all(
             if arrays:
                 low = _number_kinds(walk.data, walk.value, walk.after)
                 high = walk.after - walk.value
-                if low == 0:
-                    continue
             else:
-                low = walk.value + 5
+                low = walk.value + 5 if walk.data[walk.value + 4] == 9 else 0
                 high = walk.after
-                if walk.data[walk.value + 4] != 9:
-                    continue
+            if low == 0:
+                continue
             if rows == room:
                 return FULL, start, kept, document, unspent
             nbytes = 0
