@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tensorglot.containers.ztensor.scan import NOTHING, Columns, Field, Record
 from tensorglot.errors import FormatError
-from tensorglot.kernels import cbor_check, cbor_scan
+from tensorglot.kernels import cbor_check, cbor_scan, cbor_values
 from tensorglot.wire.cbor import DETERMINISTIC, LENIENT, Profile, check, encode
 from test_cbor import DAG, FORMS, values
 from ztensor_builder import Long, Open, Pairs, Raw, cbor, entry, part, tensor
@@ -33,7 +33,7 @@ def interpreted(name: str) -> ModuleType:
     return module
 
 
-PLAIN_CHECK, PLAIN_SCAN = interpreted("cbor_check"), interpreted("cbor_scan")
+PLAIN_CHECK, PLAIN_SCAN, PLAIN_VALUES = map(interpreted, ("cbor_check", "cbor_scan", "cbor_values"))
 PROFILES = (LENIENT, DETERMINISTIC, DAG)
 
 OBJECT = Record(
@@ -79,6 +79,7 @@ ENTRY = Record(
 def test_the_two_are_two() -> None:
     assert not PLAIN_CHECK.cython.compiled
     assert not PLAIN_SCAN.cython.compiled
+    assert not PLAIN_VALUES.cython.compiled
     assert PLAIN_CHECK.FAULTS == cbor_check.FAULTS
     assert PLAIN_SCAN.FAULTS == cbor_scan.FAULTS
     assert PLAIN_SCAN.KINDS == cbor_scan.KINDS
@@ -89,7 +90,7 @@ def same_check(data: bytes, profile: Profile) -> None:
     assert found == PLAIN_CHECK.check(data, 0, len(data), profile)
     if not found[0]:
         assert cbor_scan.skip(data, 0, len(data)) == PLAIN_SCAN.skip(data, 0, len(data)) == found[1]
-        assert cbor_scan.head(data, 0) == PLAIN_SCAN.head(data, 0)
+        assert cbor_values.head(data, 0) == PLAIN_VALUES.head(data, 0)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=[form[0] for form in FORMS])
@@ -241,17 +242,18 @@ def test_heads_of_chunks(form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("checker", "module"),
-    [(cbor_check, cbor_scan), (PLAIN_CHECK, PLAIN_SCAN)],
+    ("checker", "module", "reader"),
+    [(cbor_check, cbor_scan, cbor_values), (PLAIN_CHECK, PLAIN_SCAN, PLAIN_VALUES)],
     ids=["compiled", "interpreted"],
 )
-def test_spans_outside_of_the_bytes(checker: Any, module: Any) -> None:
+def test_spans_outside_of_the_bytes(checker: Any, module: Any, reader: Any) -> None:
     data = b"\x18\x64"
     for begin, end in ((-1, 2), (0, 3), (2, 1), (3, 3)):
         assert checker.check(data, begin, end, LENIENT) == ("ends", begin)
         assert module.skip(data, begin, end) == -1
     for at in (-1, 2, 9):
         with pytest.raises(IndexError):
-            module.head(data, at)
+            reader.head(data, at)
+        assert reader.value(data, at, 9, None) is None
     assert module.scan(data, -1, 1, Columns(ENTRY, 1), Columns(NOTHING, 1), np.zeros(1, np.int64))[0] == "ends"
     assert module.scan_attributes(data, -1, 9)[0] == "ends"

@@ -588,7 +588,7 @@ def sparse_columns() -> tuple[Any, ...]:
     return columns(), {}, columns(), {}, [], [], [], [], []
 
 
-def cbor_scan_calls() -> Iterator[Call]:
+def cbor_values_calls() -> Iterator[Call]:
     rng = random.Random(23)
     values = [0, 300, -1, -(1 << 64), "text", b"raw", True, None, 1.5, [], {}, [1, [2]], {"a": 1, "bb": [{}]}, {1: 2}]
     for _ in range(4000):
@@ -604,7 +604,7 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bintensors": (bintensors_calls, 19),
     "bson_rows": (bson_rows_calls, 4),
     "bson_walk": (bson_walk_calls, 20),
-    "cbor_scan": (cbor_scan_calls, 20),
+    "cbor_values": (cbor_values_calls, 20),
     "crc32c_rows": (crc32c_rows_calls, 2),
     "gather": (gather_calls, 2),
     "lookup3": (lookup3_calls, 42),

@@ -10,9 +10,10 @@ A kernel reports a fault as a value, never by raising: its first two results are
 
     bintensors     the header of BinTensors to columns
     safetensors    the JSON header of safetensors to columns
-    encode_headers headers of both and the index of zTensor 0.1, from columns
+    encode_headers the headers of both and the index of zTensor 0.1, from columns
     cbor_check     validates CBOR against a profile
-    cbor_scan      reads validated CBOR: heads, ends of items, maps to columns
+    cbor_scan      validated CBOR to columns: maps of known fields, ends of items
+    cbor_values    validated CBOR to Python values
     varint_decode  varint chains of ragged data to columns
     varint_encode  columns back to varint chains
     bson_walk      walks BSON documents, to a field or to every vector

@@ -1,4 +1,4 @@
-# The C forms of `cbor_heads.py`, compiled into both CBOR kernels. The docstrings there are
+# The C forms of `cbor_heads.py`, compiled into the CBOR kernels. The docstrings there are
 # the contract of both forms; tests compare the two through the kernels.
 
 cdef enum:

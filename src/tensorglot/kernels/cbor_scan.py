@@ -1,18 +1,12 @@
-"""Reads CBOR (RFC 8949) that `cbor_check` has validated: heads, ends of items, maps of known fields to columns.
+"""Scans CBOR (RFC 8949) that `cbor_check` has validated: maps of known fields to columns, described by a table.
 
-    head   the head at a position
-    value  an item as a value
-    skip   the end of an item
-    scan   a sequence of maps to columns, described by a table of their fields
-
-Only `value` recurses over nesting, to a bound. Bytes that were not validated are safe: every position is
+Does not recurse over nesting. Bytes that were not validated are safe: every position is
 compared with their end, and the result is a fault at worst. The caller knows what the
 fields mean.
 """
 
 from __future__ import annotations
 
-import struct
 from array import array
 from typing import Any
 
@@ -30,7 +24,6 @@ else:
         BYTES,
         ENDS,
         MAP,
-        NEGATIVE,
         OK,
         OPEN_ENDED,
         SPECIAL,
@@ -41,10 +34,6 @@ else:
         head_end,
     )
     from tensorglot.kernels.primitives import longlongs_of, same, zero_byte
-
-_UNUSUAL = object()
-_FLOATS = tuple(map(struct.Struct, (">e", ">f", ">d")))
-_SIMPLE = {20: False, 21: True, 22: None}
 
 FAULTS = (
     "", "ends", "reserved", "break", "not uint", "not text", "not array", "not map", "not pair", "name", "digest",
@@ -187,98 +176,6 @@ class Walk:
                 left += 1
         self.start = begin
         return OK
-
-
-def head(data: bytes, pos: cython.Py_ssize_t) -> tuple[int, int, int, int]:
-    """The head at `pos` of validated bytes: major type, additional information, argument, position after it.
-
-    Raises IndexError if there is no head at `pos`.
-    """
-    walk: Walk = Walk(data, pos, len(data))
-    if pos < 0 or walk.head() != OK:
-        raise IndexError(pos)
-    return walk.major, walk.info, walk.argument, walk.pos
-
-
-def value(data: bytes, pos: cython.Py_ssize_t, depth: cython.int, tag: Any) -> tuple[Any, int] | None:
-    """The item at `pos` of validated bytes as a value, and the position after it.
-
-    None if it is nested deeper than `depth`, has indefinite lengths, keys that are not text, or
-    simple values other than false, true and null. A tag is what `tag` makes of its number and value.
-    """
-    walk: Walk = Walk(data, pos, len(data))
-    found: Any = _UNUSUAL if pos < 0 else _read_value(walk, data, depth, tag)
-    return None if found is _UNUSUAL else (found, walk.pos)
-
-
-@cython.cfunc
-def _read_value(walk: Walk, data: bytes, depth: cython.int, tag: Any) -> object:
-    """Reads the item at the position and moves past it; _UNUSUAL for one that is left to the caller."""
-    begin: cython.Py_ssize_t
-    count: cython.Py_ssize_t
-    major: cython.int
-    number: Any
-    item: Any
-    if walk.head() != OK or walk.info == OPEN_ENDED or depth < 0:
-        return _UNUSUAL
-    major = walk.major
-    number = walk.argument
-    begin = walk.pos
-    if major == UINT:
-        return number
-    if major == NEGATIVE:
-        return -1 - number
-    if major in (BYTES, TEXT):
-        if walk.content() != OK:
-            return _UNUSUAL
-        if major == BYTES:
-            return data[begin : walk.pos]
-        try:
-            return data[begin : walk.pos].decode("utf-8")
-        except UnicodeDecodeError:
-            return _UNUSUAL
-    if major == SPECIAL:
-        if walk.info >= 25:
-            return _FLOATS[walk.info - 25].unpack(data[walk.start + 1 : walk.pos])[0]
-        return _SIMPLE.get(number, _UNUSUAL)
-    if major == TAG:
-        item = _read_value(walk, data, depth - 1, tag)
-        return _UNUSUAL if item is _UNUSUAL else tag(number, item)
-    if walk.argument > cython.cast(cython.ulonglong, walk.end - walk.pos):
-        return _UNUSUAL
-    count = walk.argument
-    return _read_array(walk, data, depth, tag, count) if major == ARRAY else _read_map(walk, data, depth, tag, count)
-
-
-@cython.cfunc
-def _read_array(walk: Walk, data: bytes, depth: cython.int, tag: Any, count: cython.Py_ssize_t) -> object:
-    items: list[Any] = []
-    item: Any
-    while count > 0:
-        item = _read_value(walk, data, depth - 1, tag)
-        if item is _UNUSUAL:
-            return _UNUSUAL
-        items.append(item)
-        count -= 1
-    return items
-
-
-@cython.cfunc
-def _read_map(walk: Walk, data: bytes, depth: cython.int, tag: Any, count: cython.Py_ssize_t) -> object:
-    pairs: dict[Any, Any] = {}
-    left: cython.Py_ssize_t = count
-    key: Any
-    item: Any
-    while left > 0:
-        key = _read_value(walk, data, depth - 1, tag)
-        if type(key) is not str:
-            return _UNUSUAL
-        item = _read_value(walk, data, depth - 1, tag)
-        if item is _UNUSUAL:
-            return _UNUSUAL
-        pairs[key] = item
-        left -= 1
-    return pairs if len(pairs) == count else _UNUSUAL
 
 
 def skip(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
@@ -424,10 +321,10 @@ def _scan_record(state: _Scan, table: _Table) -> cython.int:
         fault = _NOT_MAP
     if fault != OK:
         return _blame(state, fault, table.title)
-    # Invariant: `pairs` pairs are left (-1: until a break); the fields before are bits of `seen`, their values in the
-    # row. A repeated key cannot occur: `cbor_check` refuses it.
+    # Invariant: `pairs` pairs are left (below 0: until a break); the fields before are bits of `seen`, their values in
+    # the row. A repeated key cannot occur: `cbor_check` refuses it.
     while _has_more(walk, pairs):
-        pairs = pairs - 1 if pairs > 0 else pairs
+        pairs -= 1
         field = _find_field(state, table, last)
         if field < 0:
             if field == _NO_TEXT and table.text_keys:
@@ -572,7 +469,7 @@ def _scan_shape(state: _Scan, table: _Table, column: cython.Py_ssize_t) -> cytho
         return _NOT_ARRAY
     # Invariant: `product` is the product of the dims before that are not zero, and below 2**63, unless `large`.
     while _has_more(walk, left):
-        left = left - 1 if left > 0 else left
+        left -= 1
         fault = _read_uint(walk)
         if fault != OK:
             return fault
@@ -601,7 +498,7 @@ def _scan_pair(walk: Walk, table: _Table, column: cython.Py_ssize_t) -> cython.i
         return _NOT_ARRAY
     # Invariant: `count` numbers were read, and the first two of them are in the row.
     while _has_more(walk, left):
-        left = left - 1 if left > 0 else left
+        left -= 1
         fault = _read_uint(walk)
         if fault != OK:
             return fault
@@ -622,7 +519,7 @@ def _scan_parts(state: _Scan, table: _Table, field: cython.int) -> cython.int:
         return _NOT_MAP
     # Invariant: the records from `first` on are the parts of this row.
     while _has_more(walk, left):
-        left = left - 1 if left > 0 else left
+        left -= 1
         fault = _scan_record(state, state.parts)
         if fault != OK:
             return fault
@@ -640,9 +537,9 @@ def _scan_attributes(state: _Scan, name_nbytes: cython.Py_ssize_t) -> cython.int
     fault: cython.int
     if left < -1:
         return _NOT_MAP
-    # Invariant: the walk is before a key; the keys before it are names; `left` pairs follow (-1: until a break).
+    # Invariant: the walk is before a key; the keys before it are names; `left` pairs follow (below 0: until a break).
     while _has_more(walk, left):
-        left = left - 1 if left > 0 else left
+        left -= 1
         fault = _read_text(state)
         if fault == OK:
             fault = _check_name(state, name_nbytes)
@@ -687,7 +584,10 @@ def _open_items(walk: Walk, major: cython.int) -> cython.Py_ssize_t:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _has_more(walk: Walk, left: cython.Py_ssize_t) -> cython.bint:
-    """Whether a container has another item; skips the break that ends it. `left` is from `_open_items`."""
+    """Whether a container has another item; skips the break that ends it.
+
+    `left` is from `_open_items`, less the items before: it stays negative if the length is indefinite.
+    """
     if left >= 0 or walk.pos >= walk.end:
         return left > 0
     if walk.at_break():

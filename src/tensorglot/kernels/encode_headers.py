@@ -86,7 +86,8 @@ def bintensors(
             position = _put_varint(out, position, name_offset[row + 1] - name_offset[row])
             position = _put(out, position, name, name_offset[row], name_offset[row + 1])
             position = _put_varint(out, position, row)
-    return _cut(buffer, out, _pad(out, position))
+    _cut(buffer, out, _pad(out, position))
+    return buffer
 
 
 def safetensors(
@@ -145,7 +146,8 @@ def safetensors(
         position = _put(out, position, b"]}", 0, 2)
         begin = tensor_end[row]
     out[position] = 0x7D
-    return _cut(buffer, out, _pad(out, position + 1))
+    _cut(buffer, out, _pad(out, position + 1))
+    return buffer
 
 
 def ztensor_01(
@@ -201,7 +203,8 @@ def ztensor_01(
         position = _put(out, position, tail, row * tail_nbytes, (row + 1) * tail_nbytes)
         out[position] = 0xFF
         position += 1
-    return _cut(buffer, out, position)
+    _cut(buffer, out, position)
+    return buffer
 
 
 def _bound(text: bytes, text_offsets: Any, types: Any, dims: Any, offsets: Any, sizes: Any, fields: Any) -> int:
@@ -309,9 +312,8 @@ def _pad(out: cython.p_uchar, position: cython.Py_ssize_t) -> cython.Py_ssize_t:
 
 
 @cython.cfunc
-def _cut(buffer: bytearray, out: cython.p_uchar, position: cython.Py_ssize_t) -> bytearray:
-    """The buffer up to the position, the end of what was written at `out`."""
+def _cut(buffer: bytearray, out: cython.p_uchar, position: cython.Py_ssize_t) -> cython.void:
+    """Cuts off the rest of the buffer, to whose memory `out` points."""
     if not cython.compiled:
         out.release()  # the size of a bytearray cannot change while it is lent
     del buffer[position:]
-    return buffer

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.errors import FormatError, InputError, LimitError, TruncatedError
-from tensorglot.kernels import cbor_check, cbor_scan
+from tensorglot.kernels import cbor_check, cbor_scan, cbor_values
 
 __all__ = [
     "DETERMINISTIC",
@@ -176,7 +176,7 @@ class Cursor:
 
     def _head(self) -> tuple[int, int, int | None]:
         """Major type, additional information, argument; the argument of an indefinite length is None."""
-        major, info, argument, self.pos = cbor_scan.head(self.data, self.pos)
+        major, info, argument, self.pos = cbor_values.head(self.data, self.pos)
         return major, info, None if info == 31 else argument
 
     def _expect(self, kind: int, what: str) -> None:
@@ -281,7 +281,7 @@ class Cursor:
 
     def value(self, tag: MakeTag = Tag) -> Value:
         """Reads one item as a value. A tag is what `tag` makes of its number and value."""
-        found = cbor_scan.value(self.data, self.pos, _DEPTH, tag)
+        found = cbor_values.value(self.data, self.pos, _DEPTH, tag)
         if found is not None:
             value, self.pos = found
             return value
