@@ -27,7 +27,6 @@ OPTIMIZED = {"cbor_check", "cbor_scan", "packed", "planes", "safetensors"}
 """Kernels that -O3 makes faster: `planes` has loops that become vector instructions, `safetensors` reads 1,000 tensors
 in 161 instead of 184 microseconds, the two of CBOR execute an eighth fewer instructions for each tensor."""
 DIRECTIVES = {
-    "language_level": 3,
     "boundscheck": False,  # kernels check every bound before they touch a byte
     "wraparound": False,
     "initializedcheck": False,

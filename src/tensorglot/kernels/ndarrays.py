@@ -16,14 +16,7 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import (
-        address_of,
-        longlongs_at,
-        longlongs_of,
-        shape_of,
-        uchars_of,
-        ulonglongs_of,
-    )
+    from cython.cimports.tensorglot.kernels.primitives import *  # noqa: F403
 else:
     from tensorglot.kernels.primitives import (
         address_of,

@@ -13,9 +13,9 @@ try:
 except ModuleNotFoundError:
     from tensorglot.kernels import nocython as cython
 if cython.compiled:
-    from cython.cimports.tensorglot.kernels.primitives import little
+    from cython.cimports.tensorglot.kernels.primitives import exceeds, little
 else:
-    from tensorglot.kernels.primitives import little
+    from tensorglot.kernels.primitives import exceeds, little
 
 _VARINT = cython.declare(cython.int, 0)
 _FIXED64 = cython.declare(cython.int, 1)
@@ -52,12 +52,28 @@ class _Head:
         if self.number < 0:
             return False
         self.key = _value(raw, at, self.number)
-        self.first = _number_end(raw, self.key, self.number, limit, size)
-        if self.first < 0:
-            return False
+        self.first = self.number
+        if self.key & 7 == _VARINT or self.key & 7 == _BYTES:
+            self.first = _end(raw, self.number, limit, size)
+            if self.first < 0:
+                return False
         self.value = _value(raw, self.number, self.first)
         self.end = _contents_end(self.key, self.value, self.first, limit)
         return self.end >= 0
+
+    @cython.cfunc
+    @cython.inline
+    def nbytes(self, taken: cython.bint) -> cython.Py_ssize_t:
+        """The bytes of the contents, -1 if they were not taken."""
+        return self.end - self.first if taken else -1
+
+    @cython.cfunc
+    def text(self, data: bytes) -> object:
+        """The contents as text, None if they are not UTF-8."""
+        try:
+            return data[self.first : self.end].decode("utf-8")
+        except UnicodeDecodeError:
+            return None
 
 
 def scan_fields(
@@ -191,7 +207,7 @@ class _Tensor:
         if number == 1:  # dims
             return _take_sizes(data, head, size, max_rank, self.sizes)
         if key == (13 << 3 | _BYTES):  # external_data
-            return _nbytes(head, head.end <= size and _add_pair(data, head.first, head.end, self.entries))
+            return head.nbytes(head.end <= size and _add_pair(data, head.first, head.end, self.entries))
         if key == (6 << 3 | _BYTES) and self.field == 6:  # string_data: each text is a field
             self.end = head.end
             return 0
@@ -201,7 +217,11 @@ class _Tensor:
             return -1
         self.seen |= cython.cast(cython.ulonglong, 1) << number
         if key == (8 << 3 | _BYTES):  # name
-            return _nbytes(head, self._take_name(data, head, size))
+            text: Any = head.text(data) if head.end <= size else None
+            if text is None:
+                return -1
+            self.name = text
+            return head.end - head.first
         if key == 2 << 3:  # data_type
             self.type = head.value
         elif key == 14 << 3 and head.value <= 1:  # data_location
@@ -211,29 +231,6 @@ class _Tensor:
         else:
             return -1
         return 0
-
-    @cython.cfunc
-    def _take_name(self, data: bytes, head: _Head, size: cython.Py_ssize_t) -> cython.bint:
-        name: Any = _text(data, head) if head.end <= size else None
-        if name is None:
-            return False
-        self.name = name
-        return True
-
-
-@cython.cfunc
-def _nbytes(head: _Head, taken: cython.bint) -> cython.Py_ssize_t:
-    """The bytes of a field's contents, -1 if they were not taken."""
-    return head.end - head.first if taken else -1
-
-
-@cython.cfunc
-def _text(data: bytes, head: _Head) -> object:
-    """The contents of a field as text, None if they are not UTF-8."""
-    try:
-        return data[head.first : head.end].decode("utf-8")
-    except UnicodeDecodeError:
-        return None
 
 
 @cython.cfunc
@@ -409,7 +406,7 @@ def _add_pair(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, pai
             return False
         number = head.key >> 3
         if number == 1 or number == 2:
-            found: Any = _text(data, head) if head.key & 7 == _BYTES else None
+            found: Any = head.text(data) if head.key & 7 == _BYTES else None
             if found is None or (text if number == 1 else value) is not None:
                 return False
             if number == 1:
@@ -440,29 +437,13 @@ def _end(
 
 
 @cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _number_end(
-    raw: cython.p_const_uchar,
-    key: cython.ulonglong,
-    at: cython.Py_ssize_t,
-    limit: cython.Py_ssize_t,
-    size: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Where the number after a key ends: a varint, a length, or nothing; -1 as `_end`."""
-    if key & 7 == _VARINT or key & 7 == _BYTES:
-        return _end(raw, at, limit, size)
-    return at
-
-
-@cython.cfunc
 def _take_sizes(
     raw: cython.p_const_uchar, head: _Head, size: cython.Py_ssize_t, most: cython.Py_ssize_t, sizes: list[Any]
 ) -> cython.Py_ssize_t:
     """Takes a field of dimensions, one varint or several packed; returns as `_Tensor.take`."""
     if head.key & 7 == _VARINT:
         return 0 if _add_sizes(raw, head.number, head.first, size, most, sizes) else -1
-    return _nbytes(head, head.key & 7 == _BYTES and _add_sizes(raw, head.first, head.end, size, most, sizes))
+    return head.nbytes(head.key & 7 == _BYTES and _add_sizes(raw, head.first, head.end, size, most, sizes))
 
 
 @cython.cfunc
@@ -493,7 +474,7 @@ def _product(sizes: list[Any]) -> cython.ulonglong:
     for item in sizes:
         value = item
         if value > 0:
-            if value >= _COUNT_END or count >= _COUNT_END // value + (_COUNT_END % value != 0):
+            if value >= _COUNT_END or exceeds(count, value, _COUNT_END - 1):
                 return 0
             count *= value
     return count
