@@ -64,14 +64,12 @@ def bintensors(
         out[0] = 1
         position = _put_varint(out, position, len(metadata) // 2)
         for item in metadata:
-            position = _put_varint(out, position, len(item))
-            position = _put(out, position, item, 0, len(item))
+            position = _put_text(out, position, item, 0, len(item))
     position = _put_varint(out, position, count)
     # Invariant: the entries before `row` end at `position`, and `capacity` leaves room for the rest.
     for row in range(count):
         if layout == 1:
-            position = _put_varint(out, position, name_offset[row + 1] - name_offset[row])
-            position = _put(out, position, name, name_offset[row], name_offset[row + 1])
+            position = _put_text(out, position, name, name_offset[row], name_offset[row + 1])
         position = _put_varint(out, position, codes[row])
         position = _put_varint(out, position, dim_offset[row + 1] - dim_offset[row])
         for i in range(dim_offset[row], dim_offset[row + 1]):
@@ -83,8 +81,7 @@ def bintensors(
         position = _put_varint(out, position, count)
         for i in range(count):
             row = map_row[i]
-            position = _put_varint(out, position, name_offset[row + 1] - name_offset[row])
-            position = _put(out, position, name, name_offset[row], name_offset[row + 1])
+            position = _put_text(out, position, name, name_offset[row], name_offset[row + 1])
             position = _put_varint(out, position, row)
     _cut(buffer, out, _pad(out, position))
     return buffer
@@ -246,11 +243,17 @@ def _put(
 @cython.exceptval(check=False)
 def _put_varint(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
     """Bincode's varint: one byte below 251, or the tag 251, 252 or 253 and a u16, u32 or u64."""
-    width: cython.int
-    i: cython.int
     if value < 251:
         out[position] = value
         return position + 1
+    return _put_long_varint(out, position, value)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put_long_varint(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
+    width: cython.int
+    i: cython.int
     if value <= 0xFFFF:
         out[position], width = 251, 2
     elif value <= 0xFFFF_FFFF:
@@ -260,6 +263,20 @@ def _put_varint(out: cython.p_uchar, position: cython.Py_ssize_t, value: cython.
     for i in range(width):
         out[position + 1 + i] = (value >> (8 * i)) & 0xFF
     return position + 1 + width
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _put_text(
+    out: cython.p_uchar,
+    position: cython.Py_ssize_t,
+    text: cython.p_const_uchar,
+    begin: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """A text of bincode: its length as a varint, and its bytes."""
+    return _put(out, _put_varint(out, position, end - begin), text, begin, end)
 
 
 @cython.cfunc

@@ -67,14 +67,6 @@ class _Head:
         """The bytes of the contents, -1 if they were not taken."""
         return self.end - self.first if taken else -1
 
-    @cython.cfunc
-    def text(self, data: bytes) -> object:
-        """The contents as text, None if they are not UTF-8."""
-        try:
-            return data[self.first : self.end].decode("utf-8")
-        except UnicodeDecodeError:
-            return None
-
 
 def scan_fields(
     data: bytes,
@@ -217,10 +209,12 @@ class _Tensor:
             return -1
         self.seen |= cython.cast(cython.ulonglong, 1) << number
         if key == (8 << 3 | _BYTES):  # name
-            text: Any = head.text(data) if head.end <= size else None
-            if text is None:
+            if head.end > size:
                 return -1
-            self.name = text
+            try:
+                self.name = data[head.first : head.end].decode("utf-8")
+            except UnicodeDecodeError:
+                return -1
             return head.end - head.first
         if key == 2 << 3:  # data_type
             self.type = head.value
@@ -406,13 +400,15 @@ def _add_pair(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, pai
             return False
         number = head.key >> 3
         if number == 1 or number == 2:
-            found: Any = head.text(data) if head.key & 7 == _BYTES else None
-            if found is None or (text if number == 1 else value) is not None:
+            if head.key & 7 != _BYTES or (text if number == 1 else value) is not None:
                 return False
-            if number == 1:
-                text = found
-            else:
-                value = found
+            try:
+                if number == 1:
+                    text = data[head.first : head.end].decode("utf-8")
+                else:
+                    value = data[head.first : head.end].decode("utf-8")
+            except UnicodeDecodeError:
+                return False
         position = head.end
     text = "" if text is None else text
     if text in pairs:
