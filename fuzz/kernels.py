@@ -172,6 +172,11 @@ ENTRIES: dict[str, Entry] = {
         "cbor_scan", _manifests, lambda kernel, data: kernel.skip(data, 0, len(data)),
         lambda result, data: result == -1 or _in(result, data),
     ),
+    "cbor value": Entry(
+        "cbor_values", _manifests,
+        lambda kernel, data: (kernel.value(data, 0, 64, lambda *tag: tag) or (None, -1))[1],
+        lambda result, data: result == -1 or _in(result, data),
+    ),
     "cbor attributes": Entry(
         "cbor_scan", _manifests,
         lambda kernel, data: kernel.scan_attributes(data, 0, 1000) if _checked(data) else ("", 0),
