@@ -5,8 +5,9 @@ present at build time it is an extension module; elsewhere the same file runs
 interpreted, slower and with the same results. Kernels know bytes and columns of
 numbers, nothing of tensors or files, and check every bound before they touch a byte.
 
-A kernel reports a fault as a value, never by raising: its first two results are a code,
-0 for success, and the position of the fault. The caller has the messages.
+A kernel reports a fault as a value, never by raising: its first two results are a code
+and the position of the fault. The code of success is 0; the codes of CBOR are names, and
+that of success is empty. The caller has the messages.
 
     bintensors     the header of BinTensors to columns
     safetensors    the JSON header of safetensors to columns
@@ -35,7 +36,7 @@ A kernel reports a fault as a value, never by raising: its first two results are
 
 Five modules are not compiled. varints defines the opcodes and answer codes of the two
 varint kernels. primitives has the functions that kernels share, in Python; their C form
-is `primitives.pxd`. cbor_heads (the heads of CBOR) and crc32c_step (the processor's
-CRC-32C instruction) have a C form in the same way. nocython replaces the `cython` module
-where Cython is not installed.
+is `primitives.pxd`. varints, cbor_heads (the heads of CBOR) and crc32c_step (the
+processor's CRC-32C instruction) have a C form in the same way. nocython replaces the
+`cython` module where Cython is not installed.
 """
