@@ -25,7 +25,7 @@ STABLE_ABI = [] if FREE_THREADED else [("Py_LIMITED_API", "0x030B0000")]
 FLAGS = ["-O1", "-g0"]  # as fast as -O2 or -O3 here, in half of the time to compile
 OPTIMIZED = {"cbor_check", "cbor_scan", "packed", "planes", "safetensors"}
 """Kernels that -O3 makes faster: `planes` has loops that become vector instructions, `safetensors` reads 1,000 tensors
-in 161 instead of 184 microseconds, the two of CBOR execute an eighth fewer instructions for each tensor."""
+in 161 instead of 184 microseconds, those of CBOR execute an eighth fewer instructions for each tensor."""
 DIRECTIVES = {
     "boundscheck": False,  # kernels check every bound before they touch a byte
     "wraparound": False,
