@@ -190,3 +190,69 @@ def test_every_reader_enforces_the_limits_of_tensors_and_names(format: str) -> N
         with pytest.raises(tg.LimitError):
             tg.open(data, format=format, limits=limits)
     assert not tg.verify(data, format=format, limits=tg.Limits(tensors=2)).ok
+
+
+def empty_of(shape: list[int]) -> tg.Archive:
+    """A file without values, whose header may have any shape."""
+    header = json.dumps({"data": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}).encode()
+    return tg.open(len(header).to_bytes(8, "little") + header)
+
+
+@pytest.mark.parametrize("shape", [[0, 2**61], [2**31, 0, 2**30]])
+@pytest.mark.parametrize("format", WRITABLE)
+def test_a_shape_that_cannot_be_read_is_not_saved(tmp_path: Path, format: str, shape: list[int]) -> None:
+    archive = empty_of(shape)
+    assert saved(tmp_path, format, archive) == "save.shape"
+    with tg.Writer(tmp_path / "file", format=format) as out:
+        out.add("data", archive["data"])
+        with pytest.raises(tg.UnsupportedError) as caught:
+            out.close()
+    assert (caught.value.rule, caught.value.tensor) == ("save.shape", "data")
+    with pytest.raises(tg.UnsupportedError) as caught:
+        tg.convert(archive, tmp_path / "file", format=format)
+    assert (caught.value.rule, caught.value.tensor) == ("convert.shape", "data")
+    if named(format)[0].names:  # a format without names holds one tensor, not none
+        report = tg.convert(archive, tmp_path / "file", format=format, dry_run=True, on_loss="drop")
+        assert [(loss.kind, loss.fatal) for loss in report.losses] == [("shape", True)]
+
+
+@pytest.mark.parametrize("shape", [[0] * 64, [0, 2**61 - 1]], ids=["64 dims", "2**63 - 1"])
+@pytest.mark.parametrize("format", WRITABLE)
+def test_the_largest_shapes_that_can_be_read_are_saved(tmp_path: Path, format: str, shape: list[int]) -> None:
+    refused = {"bson": "bson.write.shape", "gguf": f"gguf.write.{'rank' if len(shape) > 4 else 'shape'}"}
+    assert saved(tmp_path, format, empty_of(shape)) == refused.get(format.partition("@")[0], "read")
+
+
+def test_gguf_counts_60_bits_of_elements(tmp_path: Path) -> None:
+    assert saved(tmp_path, "gguf", {"w": np.zeros((0, 2**60), np.int8)}) == "gguf.write.shape"
+    assert saved(tmp_path, "gguf", {"w": np.zeros((0, 2**60 - 1), np.int8)}) == "read"
+
+
+@pytest.mark.parametrize("shape", [(0,) * 65, (0, 2**63), (2**64, 0), (-1,)])
+def test_a_stream_has_a_shape_that_can_be_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    with tg.Writer(tmp_path / "x.zt") as out, pytest.raises(tg.InputError) as caught:
+        out.stream("w", "float32", shape)
+    assert (caught.value.rule, caught.value.tensor) == ("stream.shape", "w")
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda value, path: tg.save(path, {"x": value}),
+        lambda value, path: tg.identify({"x": value}),
+        lambda value, path: tg.stats({"x": value}),
+        lambda value, path: tg.store.Store.create(path).commit("main", {"x": value}),
+    ],
+)
+def test_lists_nested_deeper_than_a_tensor_has_dimensions(tmp_path: Path, use: Any) -> None:
+    use(nested(64), tmp_path / "x.zt")
+    with pytest.raises(tg.InputError) as caught:
+        use(nested(65), tmp_path / "y.zt")
+    assert (caught.value.rule, caught.value.tensor) == ("dynd.type.rank", "x")

@@ -7,6 +7,7 @@ here. The module is imported on first use. Nothing outside it knows the format.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -44,6 +45,7 @@ __all__ = [
     "formats",
     "holders_of",
     "named",
+    "shape_faults",
     "unsupported_dtype",
 ]
 
@@ -120,6 +122,20 @@ class Fault(NamedTuple):
 
     def error(self, format: str, tensor: str) -> UnsupportedError:
         return UnsupportedError(self.message, rule=f"{format}.write.{self.rule}", tensor=tensor)
+
+
+def shape_faults(index: Index) -> dict[int, Fault]:
+    """Empty rows whose other dimensions have more bytes than an array can: most readers refuse them."""
+    faults = {}
+    for row, shape in enumerate(() if index.dims.all() else index.shapes):
+        if 0 in shape and math.prod(filter(None, shape)) * _itemsize(index.dtype(row)) >= 1 << 63:
+            text = f"no array has shape {list(shape)}: it is empty, but its other dimensions have 2**63 bytes or more"
+            faults[row] = Fault("shape", text)
+    return faults
+
+
+def _itemsize(dtype: DType | None) -> int:
+    return 1 if dtype is None or dtype.numpy is None else dtype.numpy.itemsize
 
 
 TensorFault: TypeAlias = Callable[[str, tuple[int, ...], DType | None, str], Fault | None]

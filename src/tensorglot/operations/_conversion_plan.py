@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_mapping
-from tensorglot.containers.table import UNNAMED, Format, TensorFault, holders_of
+from tensorglot.containers.table import UNNAMED, Format, holders_of, shape_faults
 from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
@@ -289,6 +289,7 @@ class _Planner:
         self._index = index = archive.index
         self._encoded = bool(index.codecs) or index.payloads is not None
         self._tensor_fault = spec.container.tensor_fault
+        self._shape_faults = shape_faults(index)
         self._schemes = schemes
         self._format = index.format.partition("@")[0]
         self._spec = spec
@@ -322,8 +323,8 @@ class _Planner:
         fatal = list(self._type_losses(name, position))
         if not fatal and self._encoded:
             fatal = list(self._encoding_losses(name, position))
-        if not fatal and self._tensor_fault is not None:
-            fatal = list(self._other_fault(name, position, new_name, self._tensor_fault))
+        if not fatal and (self._shape_faults or self._tensor_fault is not None):
+            fatal = list(self._other_fault(name, position, new_name))
         if not fatal and position in self._index.attributes:
             return self._attribute_losses(name, position)
         return fatal
@@ -342,11 +343,14 @@ class _Planner:
                 yield Loss("encoding", codec.refuse(payload).message, name, fatal=True)
                 return
 
-    def _other_fault(self, name: str, position: int, new_name: str, find: TensorFault) -> Iterator[Loss]:
+    def _other_fault(self, name: str, position: int, new_name: str) -> Iterator[Loss]:
         """The loss of a tensor whose name or shape the target cannot store."""
         layout, row = self._index.layouts.get(position), self._first_rows[position]
         shape = self._shapes[row] if layout is None else leading(layout.type)[0]
-        fault = find(new_name, shape, None if layout is not None else self._dtype_of(name, row), self._version)
+        fault = next((self._shape_faults[row] for row in self._rows(position) if row in self._shape_faults), None)
+        if fault is None and self._tensor_fault is not None:
+            dtype = None if layout is not None else self._dtype_of(name, row)
+            fault = self._tensor_fault(new_name, shape, dtype, self._version)
         if fault is not None:
             message = f"{self._spec.name} cannot store the tensor: {fault.message}"
             yield Loss("name" if fault.rule == "name" else "shape", message, name, fatal=True)

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target, holders_of
+from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target, holders_of, shape_faults
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.local import Stamp, add_path_to_errors
 from tensorglot.io.place import Place
@@ -146,6 +146,8 @@ def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) 
             rule="save.names",
             tensor=next((name for name in index.names if name != UNNAMED), None),
         )
+    for row, fault in shape_faults(index).items():
+        raise UnsupportedError(fault.message, rule="save.shape", tensor=index.name_of(row))
     for position, layout in index.layouts.items():
         if not spec.holds_layout(layout.name):
             raise UnsupportedError(

@@ -32,6 +32,7 @@ from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable, open_spool
 from tensorglot.io.stream import write_stream
 from tensorglot.io.target import open_target
+from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import DType, dtype_of
 from tensorglot.model.layouts import replace_attributes
 from tensorglot.model.names import check_name
@@ -223,8 +224,12 @@ class Writer:
             raise InputError(
                 f"a shape must be a sequence of integers, not {shape!r}", rule="stream.shape", tensor=name
             ) from error
-        if any(size < 0 for size in dims):
-            raise InputError(f"negative dimension in shape {list(dims)}", rule="stream.shape", tensor=name)
+        if len(dims) > DEFAULT.rank or not all(0 <= size < 1 << 63 for size in dims):
+            raise InputError(
+                f"a shape has at most {DEFAULT.rank} dimensions, each from 0 to 2**63 - 1, not {list(dims)}",
+                rule="stream.shape",
+                tensor=name,
+            )
         begin = self._spool.tell()
         span = Span(self._source, begin, begin + element.nbytes(math.prod(dims)))
         self._tensors[name] = Tensor(name, {"data": Part(element, dims, span)})

@@ -19,11 +19,13 @@ from tensorglot.model.index import Layout
 from tensorglot.model.payload import Source
 from tensorglot.model.types.algebra import dense
 
-__all__ = ["DTYPES", "add_tensors"]
+__all__ = ["DTYPES", "ELEMENTS_END", "add_tensors"]
 
 DTYPES: dict[int, str] = {
     0: "float32", 1: "float16", 24: "int8", 25: "int16", 26: "int32", 27: "int64", 28: "float64", 30: "bfloat16",
 }  # fmt: skip
+ELEMENTS_END = 1 << 60
+"""A tensor has fewer elements, also without the dimensions that are zero."""
 _ELEMENTS = {code: BY_NAME[name] for code, name in DTYPES.items()}
 
 
@@ -54,7 +56,7 @@ def _add(builder: IndexBuilder, tensor: Description, begin: int, end: int, heade
 
 def _nbytes(tensor: Description) -> int | None:
     """Returns the size that type and shape need; None for an unknown type."""
-    if math.prod([size or 1 for size in tensor.shape]) >= 1 << 60:
+    if math.prod([size or 1 for size in tensor.shape]) >= ELEMENTS_END:
         raise FormatError(
             "the tensor would have 2**60 elements or more",
             rule="gguf.shape.product",

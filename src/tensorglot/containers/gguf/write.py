@@ -7,6 +7,7 @@ written unchanged; names are not mapped to an architecture's. What llama.cpp ref
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ import numpy as np
 
 from tensorglot.containers.gguf.blocks import BLOCKS
 from tensorglot.containers.gguf.header import alignment_of
-from tensorglot.containers.gguf.tensors import DTYPES
+from tensorglot.containers.gguf.tensors import DTYPES, ELEMENTS_END
 from tensorglot.containers.gguf.values import encode_pairs, encode_text
 from tensorglot.containers.table import Fault, WriteOptions, check_header, unsupported_dtype
 from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
@@ -46,7 +47,11 @@ def find_fault(name: str, shape: tuple[int, ...], dtype: DType | None, version: 
     nbytes = len(name.encode())
     if nbytes > NAME_NBYTES:
         return Fault("name", f"a name of {nbytes} bytes; GGUF allows {NAME_NBYTES}")
-    return Fault("rank", f"{len(shape)} dimensions; GGUF allows {RANK}") if len(shape) > RANK else None
+    if len(shape) > RANK:
+        return Fault("rank", f"{len(shape)} dimensions; GGUF allows {RANK}")
+    if math.prod([size or 1 for size in shape]) >= ELEMENTS_END:
+        return Fault("shape", f"shape {list(shape)} would have 2**60 elements or more without its zeros")
+    return None
 
 
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:

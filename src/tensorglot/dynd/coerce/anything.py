@@ -190,7 +190,10 @@ def as_tensor(value: Value) -> Tensor:
     fault = first_fault(value, DEFAULT)
     if fault is not None:
         raise InputError(fault.message, rule=fault.rule)
-    return to_tensor(value)
+    tensor = to_tensor(value)
+    if len(tensor.shape) > DEFAULT.rank:
+        raise InputError(f"{len(tensor.shape)} dimensions; readers accept {DEFAULT.rank}", rule="dynd.type.rank")
+    return tensor
 
 
 def _in_box(value: Any, pattern: Type) -> Value:
