@@ -98,6 +98,9 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "an integer of 65 bits": ({}, {"k": 2**64}, "gguf.write.metadata"),
     "an array in complex numbers": ({}, {"k": np.ones(1, np.complex64)}, "gguf.write.metadata"),
     "alignment 33": ({}, {"general.alignment": 33}, "gguf.write.alignment"),
+    "bytes that are text": ({}, {"k": b"abc"}, "gguf.write.metadata"),
+    "texts and bytes that are text": ({}, {"k": ["a", b"b"]}, "gguf.write.metadata"),
+    "a bytearray": ({}, {"k": bytearray(b"\xff")}, "gguf.write.metadata"),
     "deep arrays": ({}, {"k": [[[[[[[[[1]]]]]]]]]}, "gguf.write.metadata"),
 }
 
@@ -146,7 +149,7 @@ def test_a_type_of_the_future_in_another_file() -> None:
 
 
 def test_metadata_that_cannot_be_written_is_a_named_loss(tmp_path: Path) -> None:
-    data = tg.dumps({"x": np.ones(2)}, format="ztensor", metadata={"a": 1, "b": {"c": None}})
+    data = tg.dumps({"x": np.ones(2)}, format="ztensor", metadata={"a": 1, "b": {"c": None}, "d": b"abc"})
     with pytest.raises(tg.UnsupportedError, match="'b'"):
         tg.convert(data, tmp_path / "x.gguf")
     tg.convert(data, tmp_path / "x.gguf", on_loss="drop")

@@ -82,7 +82,7 @@ def _kind(value: Any) -> int:
         return _float_kind([value])
     if isinstance(value, np.ndarray) and value.ndim == 0:
         return _numpy_kind(value.dtype)
-    if isinstance(value, (Sequence, np.ndarray)):
+    if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (bytearray, memoryview)):
         return ARRAY
     raise ValueError(f"GGUF has no metadata type for {type(value).__name__}")
 
@@ -165,8 +165,18 @@ def encode_text(text: str | bytes) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _encode(value: Any, kind: int, depth: int) -> bytes:
     if kind == STRING:
+        if isinstance(value, bytes) and _is_text(value):
+            raise ValueError("these bytes would be read as text: pass a str")
         return encode_text(value)
     if kind != ARRAY:
         return _encode_numbers([value], kind)
