@@ -61,6 +61,23 @@ def test_slices(site: Site, url: str) -> None:
             assert len(site.requests) <= 20
 
 
+@pytest.mark.parametrize("checksum", ["auto", None])
+@pytest.mark.parametrize(("format", "compression"), COMPRESSED)
+def test_tensors_without_elements(format: str, compression: str, checksum: str | None, site: Site) -> None:
+    """An encoding of no bytes may have no frame."""
+    checksum = "auto" if format == "npz" else checksum
+    empty = {"a": np.zeros((3, 0, 2), np.float32), "b": np.zeros(0, np.int8), "c": np.ones(2, np.int8)}
+    site.files["/empty"] = tg.dumps(empty, format=format, compression=compression, checksum=checksum)
+    url = f"{site.url}/empty"
+    assert same(tg.load(url), empty)
+    assert tg.verify(url).ok
+    assert tg.diff(url, site.files["/empty"]).same
+    assert tg.identify(url) == tg.identify(site.files["/empty"])
+    with tg.open(url) as archive:
+        assert same({name: tensor[...] for name, tensor in archive.items()}, empty)
+        assert archive["a"][1:, ...].shape == (2, 0, 2)
+
+
 @pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])
 def test_a_flipped_byte_is_the_same_error_as_in_a_file(format: str, site: Site, tmp_path: object) -> None:
     whole = tg.dumps(TENSORS, format=format, compression="zstd")
