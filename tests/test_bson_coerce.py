@@ -168,6 +168,25 @@ def test_filled_missing_values_are_accepted() -> None:
     assert np.isnan(decode(encode([float("nan"), 1.0])).numpy()[0])
 
 
+def test_strided_bytes_are_packed_bits() -> None:
+    bits = memoryview(bytes(range(6)))[::2]
+    assert encode(bits, "packed_bit") == encode(bytes(bits), "packed_bit")
+
+
+@pytest.mark.parametrize("value", [np.array(None, object), np.array({}, object)], ids=["None", "a dict"])
+def test_an_object_array_of_one_value_is_refused(value: Any) -> None:
+    for call in (encode, encode_matrix, vectors.Vector, lambda value: encode_documents(value, "v")):
+        with pytest.raises(InputError):
+            call(value)
+
+
+def test_a_value_whose_buffer_is_not_bytes_is_no_payload() -> None:
+    for value in (memoryview(b"\x03\0\1\2")[::2], dynd_array([[1], [2, 3]])):
+        with pytest.raises(InputError) as caught:
+            decode(value)
+        assert caught.value.rule == "bson.input"
+
+
 def test_masked_ids_and_ids_without_a_length_are_refused() -> None:
     with pytest.raises(InputError):
         encode_documents(ROWS, "v", np.ma.masked_array([1, 2], mask=[False, True]))

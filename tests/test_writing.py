@@ -288,6 +288,16 @@ def test_a_piece_that_is_refused_leaves_nothing_in_the_stream() -> None:
     assert np.array_equal(read[1:], large[1:])
 
 
+def test_views_of_bytes_as_pieces_of_a_stream() -> None:
+    data, view, released = io.BytesIO(), memoryview(bytes(range(8))), memoryview(b"ab")
+    released.release()
+    with tg.Writer(data, format="ztensor") as out, out.stream("x", "uint8", (4,)) as stream:
+        with pytest.raises(tg.InputError):
+            stream.write(released)
+        stream.write(view[::2])
+    assert tg.loads(data.getvalue())["x"].tolist() == [0, 2, 4, 6]
+
+
 def test_the_choice_for_a_tensor_is_for_no_other() -> None:
     data = io.BytesIO()
     with tg.Writer(data, format="ztensor", compression={"q?": "zstd"}) as out:

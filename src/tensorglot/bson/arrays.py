@@ -36,9 +36,10 @@ def to_array(value: Any) -> NDArray[Any] | list[Any]:
     if isinstance(value, (list, tuple)):
         return list(value)
     if is_raw_bytes(value):
-        return np.frombuffer(value, np.uint8)
+        return np.frombuffer(bytes(value) if isinstance(value, memoryview) else value, np.uint8)
     if getattr(getattr(value, "dtype", None), "hasobject", False) is True:
-        return list(value.tolist())
+        plain = value.tolist()
+        return plain if isinstance(plain, list) else [plain]
     try:
         tensor = coerce(value)
     except TensorglotError as error:

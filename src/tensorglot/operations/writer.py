@@ -83,8 +83,8 @@ class TensorStream:
 
     def _chunks(self, data: Any) -> tuple[int, Iterable[Chunk]]:
         """The number of bytes of a piece, and the bytes. An invalid piece is refused before anything is written."""
-        if isinstance(data, (bytes, bytearray)) or (isinstance(data, memoryview) and data.format == "B"):
-            piece = as_bytes(data)
+        if _is_bytes(data):
+            piece = as_bytes(bytes(data) if isinstance(data, memoryview) and not data.c_contiguous else data)
             if self._dtype.name == "bool" and has_bad_bool(np.frombuffer(piece, np.bool_)):
                 raise InputError("a bool byte must be 0 or 1", rule="values.bool", tensor=self._name)
             return len(piece), [piece]
@@ -125,6 +125,13 @@ class TensorStream:
         if self._left:
             raise InputError(f"too little data: {self._left} bytes are missing", rule="stream.size", tensor=self._name)
         self.complete = True
+
+
+def _is_bytes(data: Any) -> bool:
+    try:
+        return isinstance(data, (bytes, bytearray)) or (isinstance(data, memoryview) and data.format == "B")
+    except ValueError:  # a released memoryview, which `coerce` refuses
+        return False
 
 
 class Writer:

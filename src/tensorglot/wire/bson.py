@@ -101,7 +101,7 @@ def view(data: Any) -> memoryview:
     """Casts any contiguous buffer to bytes."""
     try:
         return memoryview(data).cast("B")
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, BufferError) as error:
         raise InputError(f"expected BSON bytes, got {type(data).__name__}", rule="bson.input") from error
 
 
