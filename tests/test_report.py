@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import warnings
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -239,6 +240,16 @@ def test_a_plane_is_encoded_to_one_level_in_65534() -> None:
     step = (encoded["high"] - encoded["low"]) / 65534
     decoded = np.where(levels > 0, encoded["low"] + (levels - 1.0) * step, np.nan)
     assert np.allclose(decoded, plane, atol=step, equal_nan=True)
+
+
+@pytest.mark.parametrize("values", [[0.0, 5e-324], [5e-324, 4e-323], [-1.7e308, 1.7e308]], ids=repr)
+def test_the_smallest_and_largest_numbers_have_bins_and_cells(values: list[float]) -> None:
+    with warnings.catch_warnings(action="error"):
+        found = part_of(np.array(values))
+    histogram = found["histogram"]
+    assert [histogram["low"], histogram["high"]] == values
+    assert [count for count in histogram["counts"] if count] == [1, 1]
+    assert np.frombuffer(base64.b64decode(found["grid"]["mean"]["levels"]), "<u2").tolist() == [1, 65535]
 
 
 # Pages

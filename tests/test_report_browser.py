@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -322,6 +323,51 @@ def test_small_numbers_are_on_one_line(chromium: Any, tmp_path: Path) -> None:
         page.wait_for_selector("#card .stats")
         assert stat(page, "median") == "−0.0003338"
         assert max(page.locator("#card .stats .value").evaluate_all("all => all.map((one) => one.offsetHeight)")) < 25
+
+
+@pytest.mark.parametrize(
+    ("values", "ends", "bars"),
+    [
+        pytest.param([-sys.float_info.max, sys.float_info.max], ["−1.798e308", "0", "1.798e308"], 2, id="largest"),
+        pytest.param([0.0, 5e-324], ["0", "4.941e−324"], 2, id="smallest"),
+        pytest.param([5e-324, 4e-323], ["4.941e−324", "3.953e−323"], 2, id="subnormal"),
+        pytest.param([sys.float_info.max] * 2, ["1.798e308"], 1, id="one value"),
+        pytest.param([1e6, 1e6 + 0.002], ["1,000,000", "1,000,000.002"], 2, id="close together"),
+        pytest.param([999_999.99997, 1e6 + 2], ["1,000,000", "1,000,002"], 2, id="rounded to a million"),
+    ],
+)
+def test_numbers_of_any_size_have_a_picture(
+    chromium: Any, tmp_path: Path, values: list[float], ends: list[str], bars: int
+) -> None:
+    report.write({"w": np.array(values)}, tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        page.wait_for_selector("#card .stats")
+        assert sorted(page.locator(".chart text").all_text_contents()) == sorted(ends)
+        boxes = page.locator(".chart > rect[rx='1']")
+        assert boxes.count() == bars
+        assert all(box.bounding_box()["height"] > 20 for box in boxes.all())
+
+
+def test_a_complex_mean_has_one_sign(chromium: Any, tmp_path: Path) -> None:
+    report.write({"w": np.array([1 - 2j, 2 - 1j])}, tmp_path / "page.html")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        page.wait_for_selector("#card .stats")
+        assert stat(page, "mean") == "1.5 − 1.5i"
+
+
+def test_a_comparison_shows_both_sides(chromium: Any, tmp_path: Path) -> None:
+    """NaN that only the second file has, the elements of both, and metadata of which one side is long."""
+    before, after = {"w": np.ones(1000), "b": np.ones(5)}, {"w": np.ones(2000), "b": np.full(5, np.nan)}
+    tg.save(tmp_path / "a.bt", before, metadata={"note": "x" * 500})
+    tg.save(tmp_path / "b.bt", after)
+    report.write(tmp_path / "a.bt", tmp_path / "page.html", other=tmp_path / "b.bt")
+    with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
+        tiles = {text.split("\n")[0]: text.split("\n")[1:] for text in page.locator(".tile").all_inner_texts()}
+        assert tiles["Elements"] == ["1,005 → 2,005", "+1,000"]
+        assert tiles["Worth a look"][0] == "1"
+        assert tiles["Changed metadata"][-1].endswith("xxx → –")
+        page.click("text=show them")
+        assert chosen(page) == "b"
 
 
 def test_a_share_of_almost_all_is_not_called_all(chromium: Any, tmp_path: Path) -> None:

@@ -239,7 +239,8 @@ class Distribution:
             bins, low, high = int(high - low) + 1, low - 0.5, high + 0.5
         elif low == high:
             return [low, high], [self.count]
-        edges = np.linspace(low / 2, high / 2, bins + 1) * 2  # halves: the range may exceed float64
+        scale = 1.0 if math.isfinite(high - low) else 0.5  # the range may exceed float64
+        edges = np.linspace(low * scale, high * scale, bins + 1) / scale
         found = [finder.count_below(edges[1:-1]) for finder in self._finders()]
         unsure, below = (np.array(column) for column in zip(*found, strict=True))
         # For each edge the way of counting that cuts the smaller bucket; then made monotonic, since ways alternate.

@@ -154,8 +154,8 @@ def encode_plane(plane: Plane) -> dict[str, Any]:
     if not known.any():
         return {"low": 0.0, "high": 0.0, "levels": _base64(np.zeros(plane.size, "<u2"))}
     low, high = float(plane[known].min()), float(plane[known].max())
-    # Halves, because the range may exceed float64.
-    share = np.zeros(plane.shape) if low == high else (plane / 2 - low / 2) / (high / 2 - low / 2)
+    scale = 1.0 if math.isfinite(high - low) else 0.5  # the range may exceed float64
+    share = np.zeros(plane.shape) if low == high else (plane * scale - low * scale) / (high * scale - low * scale)
     levels = np.where(known, 1 + np.rint(np.where(known, share, 0.0) * _LEVELS), 0).astype("<u2")
     return {"low": low, "high": high, "levels": _base64(levels)}
 

@@ -163,5 +163,6 @@ def _page(one: Archive, two: Archive | None, paths: tuple[str, str], progress: P
 
 
 def _is_odd(made: dict[str, Any]) -> bool:
-    """Whether a tensor has NaN, Inf, or values that cannot be read: the summary of the page lists it."""
-    return any(part.get("nan") or part.get("inf") or part.get("problem") for part in made["parts"])
+    """Whether a tensor of either file has NaN, Inf, or values that cannot be read: the summary of the page lists it."""
+    parts = [*made["parts"], *made.get("after", {}).get("parts", ())]
+    return any(part.get("nan") or part.get("inf") or part.get("problem") for part in parts)

@@ -27,24 +27,23 @@ const tile = (label, value, note, kind = "") => el("div", { className: `tile ${k
 function summary() {
   const { one } = index, use = new Map();
   for (let i = 0; i < one.names.length; i++) {
-    const dtype = index.kind(i), row = use.get(dtype) ?? { tensors: 0, nbytes: 0, elements: 0 };
+    const dtype = index.kind(i), row = use.get(dtype) ?? { tensors: 0, nbytes: 0 };
     row.tensors += 1;
     row.nbytes += index.nbytes(i);
-    row.elements += index.elements(i);
     use.set(dtype, row);
   }
   const rows = [...use].sort((a, b) => b[1].nbytes - a[1].nbytes);
   const sum = (key) => rows.reduce((total, [, row]) => total + row[key], 0);
-  const stored = one.stored.reduce((a, b) => a + b, 0), nbytes = sum("nbytes"), whole = sizeOf(one);
-  const pair = (first, second) => (index.two && first !== second ? `${first} → ${second}` : first);
+  const stored = one.stored.reduce((a, b) => a + b, 0), nbytes = sum("nbytes"), whole = sizeOf(one), elements = elementsOf(one);
+  const pair = (first, second) => (index.two && first !== second ? [first, second].map((text) => text.replaceAll(" ", "\u00a0")).join(" → ") : first);
   const compressed = stored < nbytes ? `${bytes(nbytes)} of values in ${bytes(stored)}: ${(nbytes / stored).toFixed(2)}× compressed` : null;
   const made = [
     tile(isStore(one) ? "Size" : "File size", pair(bytes(whole), index.two && bytes(sizeOf(index.two))), index.two ? difference(sizeOf(index.two) - whole) : compressed ?? `${count(whole)} bytes`),
     tile("Tensors", pair(count(one.names.length), index.two && count(index.two.names.length)), `${one.files.length > 1 ? `in ${one.files.length} files; ` : ""}checksums: ${checksums(one)}`),
-    tile("Elements", large(sum("elements")), sum("elements") < 1e4 ? null : count(sum("elements"))),
+    tile("Elements", pair(large(elements), index.two && large(elementsOf(index.two))), index.two && elementsOf(index.two) !== elements ? difference(elementsOf(index.two) - elements, "") : elements < 1e4 ? null : count(elements)),
   ];
   if (index.two) {
-    made[0].children[1].classList.toggle("pair", made[0].children[1].textContent.includes("→"));
+    for (const { children } of made) children[1].classList.toggle("pair", children[1].textContent.includes("→"));
     made.push(changeTile());
   }
   if (index.odd.size) made.push(tile("Worth a look", count(index.odd.size), el("span", {}, "tensors with NaN, Inf or a problem, marked !: ", el("button", { type: "button", className: "link", onclick: () => find("!") }, "show them"))));
@@ -59,7 +58,8 @@ function summary() {
 
 const isStore = ({ summary }) => summary.checked_by === "block";
 const sizeOf = (file) => file.summary.file_nbytes ?? (file.files.reduce((total, { nbytes }) => total + nbytes, 0) || file.stored.reduce((a, b) => a + b, 0));
-const difference = (n) => (n === 0 ? "the same size" : `${n > 0 ? "+" : "−"}${count(Math.abs(n))} bytes`);
+const elementsOf = ({ shapes }) => shapes.reduce((sum, shape) => sum + shape.reduce((a, b) => a * b, 1), 0);
+const difference = (n, unit = " bytes") => (n === 0 ? "the same size" : `${n > 0 ? "+" : "−"}${count(Math.abs(n))}${unit}`);
 
 function checksums(one) {
   if (isStore(one)) return "every block, its hash";
@@ -107,7 +107,7 @@ async function compareAll() {
 function changedMetadata() {
   const { metadata } = page.changes;
   if (!metadata.length) return [];
-  const text = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
+  const text = (value) => (value === null ? "–" : show(typeof value === "string" ? value : JSON.stringify(value), 60));
   const moved = Object.fromEntries(metadata.map(({ key, old, new: now }) => [key, `${text(old)} → ${text(now)}`]));
   return [el("div", { className: "tile broad" }, el("div", { className: "label" }, "Changed metadata"), pairs(moved, "mono cut"))];
 }
@@ -143,7 +143,7 @@ async function openCard(i) {
     if (card && !card.error && !index.known(i)) { page.changed[i] = card.changed; showChanges(); }
     body = card ? cardBody(index, i, card) : headerOnly(i);
   } catch (error) {
-    body = [el("div", { className: "panel wrong" }, `${error.message}. Is the viewer still running?`)];
+    body = [el("div", { className: "panel wrong" }, page.mode === "view" ? `${error.message}. Is the viewer still running?` : error.message)];
   }
   if (shown === i) place.replaceChildren(head, ...body);
 }

@@ -86,14 +86,14 @@ function statistics(part, after) {
   const percentOf = (n, side) => `${count(n)}${n ? ` (${percent(n / side.count)})` : ""}`;
   const fields = [
     ["mean", "mean"], ["deviation", "std"], ["minimum", "min"], ["maximum", "max"], ["L2 norm", "norm"], ["L1 norm", "norm1"],
-  ].filter(([, key]) => !part.dtype.startsWith("complex") || !["min", "max"].includes(key)).map(([label, key]) => [label, (side) => number(side[key])]);
+  ].filter(([, key]) => !part.dtype.startsWith("complex") || !["min", "max"].includes(key)).map(([label, key]) => [label, (side) => number(side[key], ["mean", "min", "max"].includes(key) ? digitsBetween(side.min, side.max, 5) : 5)]);
   fields.push(["zeros", (side) => percentOf(side.zeros, side)], ["NaN", (side) => percentOf(side.nan, side)], ["Inf", (side) => percentOf(side.inf, side)]);
   return [table(fields, part, after), part.quantiles?.length ? table(quantileFields(), part, after, part.exact ? "" : "approximate") : null];
 }
 
 function quantileFields() {
   const quantile = { "1%": 1, "5%": 2, "25%": 3, median: 4, "75%": 5, "95%": 6, "99%": 7 };
-  return Object.entries(quantile).map(([label, at]) => [label, (side) => (side.exact ? "" : "≈\u00a0") + number(side.quantiles?.[at], side.exact ? 4 : 3)]);
+  return Object.entries(quantile).map(([label, at]) => [label, (side) => (side.exact ? "" : "≈\u00a0") + number(side.quantiles?.[at], digitsBetween(side.min, side.max, side.exact ? 4 : 3))]);
 }
 
 function table(fields, part, after, kind = "") {
@@ -110,12 +110,13 @@ function table(fields, part, after, kind = "") {
 function heatPanel(title, part, isAfter) {
   const { grid } = part, place = el("div", {}), caption = el("p", { className: "caption" });
   const planes = { mean: decodePlane(grid.mean), min: grid.min && decodePlane(grid.min), max: grid.max && decodePlane(grid.max) };
-  const other = grid.other && decodePlane(grid.other);
+  const other = grid.other && decodePlane(grid.other), digits = digitsBetween(part.min, part.max, 4);
   const single = grid.rows === grid.cellRows && grid.columns === grid.cellColumns;
   const tell = (at) => {
     const odd = other?.[at] ? `${count(other[at])} NaN or infinite` : "";
     if (Number.isNaN(planes.mean[at])) return odd || "no value";
-    const values = single ? number(planes.mean[at], 4) : `mean ${number(planes.mean[at], 4)}, min ${number(planes.min[at], 4)}, max ${number(planes.max[at], 4)}`;
+    const [mean, low, high] = ["mean", "min", "max"].map((key) => planes[key] && number(planes[key][at], digits));
+    const values = single ? mean : `mean ${mean}, min ${low}, max ${high}`;
     return odd ? `${values}\n${odd}` : values;
   };
   const draw = (key) => {

@@ -2,19 +2,28 @@
 
 const WIDTH = 560, HEIGHT = 150, AXIS = 34;
 
+/** Where a value is from `low` (0) to `high` (1). Their difference may overflow, or be a few of the smallest numbers. */
+function position(value, low, high) {
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  return low === high ? 0.5 : (value / size - low / size) / (high / size - low / size);
+}
+
 /** Bars on a common axis; of two histograms the first is an outline. Heights are shares for each unit of the axis. */
 function histogramChart(series, logarithmic) {
   const known = series.filter((part) => part?.histogram);
   if (!known.length) return null;
-  let low = Math.min(...known.map((part) => part.histogram.low)), high = Math.max(...known.map((part) => part.histogram.high));
-  if (low === high) { const pad = Math.abs(low) * 0.05 || 0.5; low -= pad; high += pad; }
-  const x = (value) => ((value - low) / (high - low)) * WIDTH;
-  const bars = known.map(({ histogram }) => {
-    const { counts } = histogram, sum = counts.reduce((a, b) => a + b, 0);
-    const single = counts.length === 1;  // one value: a thin bar
-    const width = single ? (high - low) / 30 : (histogram.high - histogram.low) / counts.length;
-    const start = single ? histogram.low / 2 + histogram.high / 2 - width / 2 : histogram.low;
-    return counts.map((n, i) => ({ from: start + i * width, to: start + (i + 1) * width, n, density: n / sum / (width / (high - low)) }));
+  const low = Math.min(...known.map((part) => part.histogram.low)), high = Math.max(...known.map((part) => part.histogram.high));
+  const x = (value) => position(value, low, high) * WIDTH;
+  const bars = known.map(({ histogram, dtype }) => {
+    const { counts } = histogram, sum = counts.reduce((a, b) => a + b, 0), bins = counts.length;
+    const begin = x(histogram.low), end = x(histogram.high);
+    const width = bins === 1 ? WIDTH / 30 : (end - begin) / bins;  // one value: a thin bar
+    const start = bins === 1 ? (begin + end - width) / 2 : begin;
+    const edge = (i) => histogram.low * (1 - i / bins) + histogram.high * (i / bins);
+    const whole = bins === 1 || (/^(u?int|bool)/.test(dtype) && histogram.high - histogram.low === bins);
+    const digits = digitsBetween(histogram.low, histogram.high, 5);
+    const text = (i) => (whole ? number(edge(i + 0.5)) : `${number(edge(i), digits)} to ${number(edge(i + 1), digits)}`);
+    return counts.map((n, i) => ({ left: start + i * width, width, text: () => text(i), n, density: n / sum / width }));
   });
   const every = bars.flat().filter((bar) => bar.n > 0);
   const most = Math.max(...every.map((bar) => bar.density)), least = Math.min(...every.map((bar) => bar.density));
@@ -29,12 +38,12 @@ function histogramChart(series, logarithmic) {
     const colour = `var(${bars.length > 1 && s === 1 ? "--changed" : colourOf(known[s].dtype)})`;
     for (const bar of row) {
       if (!bar.n) continue;
-      const left = x(bar.from), width = Math.max(0.75, x(bar.to) - left - 1), height = Math.max(1, y(bar.density));
-      const rect = svg("rect", { x: left, y: HEIGHT - height, width, height, rx: 1 });
+      const width = Math.max(0.75, bar.width - 1), height = Math.max(1, y(bar.density));
+      const rect = svg("rect", { x: bar.left, y: HEIGHT - height, width, height, rx: 1 });
       rect.style.fill = colour;
       if (outline) { rect.style.fillOpacity = "0.25"; rect.style.stroke = colour; rect.style.strokeWidth = "0.75"; }
       if (bars.length > 1 && s === 1) rect.style.fillOpacity = "0.55";
-      rect.addEventListener("pointermove", (event) => showTip(event, `${number(bar.from)} to ${number(bar.to)}\n${count(bar.n)} elements`));
+      rect.addEventListener("pointermove", (event) => showTip(event, `${bar.text()}\n${plural(bar.n, "element")}`));
       rect.addEventListener("pointerleave", hideTip);
       chart.append(rect);
     }
@@ -52,14 +61,14 @@ function axis(x, known) {
   const line = svg("line", { x1: 0, x2: WIDTH, y1: HEIGHT + 0.5, y2: HEIGHT + 0.5 });
   line.style.stroke = "var(--line)";
   const marks = low === high ? [[low, x(low), "middle"]] : [[low, 0, "start"], [high, WIDTH, "end"]];
-  const zero = x(0);
+  const zero = x(0), digits = digitsBetween(low, high, 4);
   if (low < 0 && high > 0 && zero > 70 && zero < WIDTH - 70) marks.push([0, zero, "middle"]);
-  return [line, ...marks.map(([value, at, anchor]) => svg("text", { x: at, y: HEIGHT + AXIS - 4, "text-anchor": anchor }, number(value, 4)))];
+  return [line, ...marks.map(([value, at, anchor]) => svg("text", { x: at, y: HEIGHT + AXIS - 4, "text-anchor": anchor }, number(value, digits)))];
 }
 
 /** 1 to 99 %, 25 to 75 %, and the median, under the axis. */
 function box(x, quantiles) {
-  const [, p1, , p25, p50, p75, , p99] = quantiles, y = HEIGHT + 10;
+  const [, p1, , p25, p50, p75, , p99] = quantiles, y = HEIGHT + 10, digits = digitsBetween(quantiles[0], quantiles.at(-1), 5);
   const whisker = svg("line", { x1: x(p1), x2: x(p99), y1: y, y2: y });
   whisker.style.stroke = "var(--soft)";
   const middle = svg("rect", { x: x(p25), y: y - 4, width: Math.max(1, x(p75) - x(p25)), height: 8, rx: 2 });
@@ -67,7 +76,7 @@ function box(x, quantiles) {
   const median = svg("rect", { x: x(p50) - 1, y: y - 5, width: 2, height: 10 });
   median.style.fill = "var(--ink)";
   for (const part of [whisker, middle, median]) {
-    part.addEventListener("pointermove", (event) => showTip(event, `1%: ${number(p1)}\n25%: ${number(p25)}\nmedian: ${number(p50)}\n75%: ${number(p75)}\n99%: ${number(p99)}`));
+    part.addEventListener("pointermove", (event) => showTip(event, `1%: ${number(p1, digits)}\n25%: ${number(p25, digits)}\nmedian: ${number(p50, digits)}\n75%: ${number(p75, digits)}\n99%: ${number(p99, digits)}`));
     part.addEventListener("pointerleave", hideTip);
   }
   return [whisker, middle, median];
@@ -111,7 +120,7 @@ function heatMap(grid, plane, { kind, zero = true, tell }) {
   if (diverging && zero) { high = Math.max(-low, high); low = -high; }
   if (kind === "change") low = 0;
   const colour = ramp(kind ?? (diverging ? "diverging" : "sequential"));
-  const share = (value) => (high > low ? (value - low) / (high - low) : kind === "change" ? Number(value > 0) : 0.5);
+  const share = (value) => (high === low && kind === "change" ? Number(value > 0) : position(value, low, high));
   const canvas = el("canvas", { className: "heat", width: grid.cellColumns, height: grid.cellRows, role: "img" });
   const height = Math.max(26, Math.min(300, (560 * grid.cellRows) / grid.cellColumns));
   canvas.style.height = `${grid.cellRows === 1 ? 34 : height}px`;
@@ -132,7 +141,7 @@ function heatMap(grid, plane, { kind, zero = true, tell }) {
   canvas.addEventListener("pointerleave", hideTip);
   const bar = el("canvas", { width: 64, height: 1 }), strip = bar.getContext("2d");
   for (let i = 0; i < 64; i++) { strip.fillStyle = `rgb(${colour(i / 63).map(Math.round).join(",")})`; strip.fillRect(i, 0, 1, 1); }
-  const label = kind === "change" && plane === "share" ? percent : (value) => number(value, 4);
+  const label = kind === "change" && plane === "share" ? percent : (value) => number(value, digitsBetween(low, high, 4));
   if (values.every(Number.isNaN)) return el("div", {}, canvas);
   const scale = low === high ? [`all ${label(low)}`] : [label(low), bar, label(high)];
   return el("div", {}, canvas, el("div", { className: "scale soft" }, ...scale));

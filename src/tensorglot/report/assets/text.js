@@ -46,13 +46,16 @@ function large(n) {
 /** A number of a card. NaN and the infinities are text in JSON, a complex number is a pair. */
 function number(x, digits = 5) {
   if (x === null || x === undefined) return "–";
-  if (Array.isArray(x)) return `${number(x[0], digits)} + ${number(x[1], digits)}i`;
+  if (Array.isArray(x)) return `${number(x[0], digits)} + ${number(x[1], digits)}i`.replace("+ −", "− ");
   if (typeof x === "string") return x.replace("Infinity", "∞").replace("-", "−");
   if (Number.isInteger(x) && Math.abs(x) < 1e9) return count(x).replace("-", "−");
-  const size = Math.abs(x);
-  const text = size >= 1e6 || size < 1e-4 ? x.toExponential(digits - 1) : Number(x.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 20 });
+  const rounded = Number(x.toPrecision(digits)), size = Math.abs(rounded);
+  const text = size >= 10 ** Math.max(6, digits) || size < 1e-4 ? x.toExponential(digits - 1) : rounded.toLocaleString("en", { maximumFractionDigits: 20 });
   return text.replace(/\.?0+e/, "e").replace("e+", "e").replaceAll("-", "−");
 }
+
+/** Digits that tell numbers from `low` to `high` apart, at least so many: 1,000,000.002 and 1,000,000.003. */
+const digitsBetween = (low, high, least) => (low === high ? least : Math.min(15, Math.max(least, Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / (high - low) || 1)) + 3)));
 
 function percent(share) {
   if (share === 0 || share === 1) return `${100 * share}%`;
