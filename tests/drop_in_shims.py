@@ -1,6 +1,6 @@
-"""Replaces safetensors by tensorglot, to run the tests of safetensors: `pytest -p drop_in_shims`.
+"""Replaces safetensors and bintensors by tensorglot, to run their tests: `pytest -p drop_in_shims`.
 
-This module adds what their tests use beyond the public functions: raw pointers, and private
+This module adds what the tests of safetensors use beyond the public functions: raw pointers, and private
 names of safetensors that find shared memory. Their tests use flax only to write a second
 file, for which pickle is enough.
 """
@@ -11,6 +11,7 @@ import ctypes
 import io
 import pickle
 import sys
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -92,5 +93,10 @@ module(
     _remove_duplicate_names=_remove_duplicate_names,
 )
 module("safetensors.flax", tensorglot.jax)
+module("bintensors", __path__=[], BintensorError=tg.TensorglotError, safe_open=tg.safe_open)
+for name, home in (("numpy", tensorglot.numpy), ("torch", tensorglot.torch), ("flax", tensorglot.jax)):
+    savers = {name: partial(getattr(home, name), format="bintensors@1") for name in ("save", "save_with_checksum")}
+    save_file = partial(home.save_file, format="bintensors@1", durable=False)
+    module(f"bintensors.{name}", home, **savers, save_file=save_file)
 module("flax", __path__=[])
 module("flax.serialization", msgpack_serialize=pickle.dumps, msgpack_restore=pickle.loads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import pickle
 import random
@@ -28,6 +29,14 @@ def path(tmp_path: Path) -> Path:
     tensors = {"b": np.arange(3), "a": MATRIX, "half": MATRIX.astype(ml_dtypes.bfloat16)}
     tg.numpy.save_file(tensors, tmp_path / "m.safetensors", {"step": "1"})
     return tmp_path / "m.safetensors"
+
+
+def test_save_with_checksum_returns_the_digest_and_the_bytes() -> None:
+    data = tg.numpy.save({"a": MATRIX}, {"step": "1"})
+    assert tg.numpy.save_with_checksum({"a": MATRIX}, {"step": "1"}) == (hashlib.sha1(data).digest(), data)
+    digest, data = tg.numpy.save_with_checksum(tensor_dict={"a": MATRIX}, hasher=hashlib.sha256, format="bintensors@1")
+    assert digest == hashlib.sha256(data).digest()
+    assert (tg.numpy.load(data)["a"] == MATRIX).all()
 
 
 class TestNumpy:

@@ -95,6 +95,7 @@ SIGNATURES = {
     "numpy.load_file": "filename, device='cpu'",
     "numpy.save": "tensors, metadata=None",
     "numpy.load": "data",
+    "numpy.save_with_checksum": "tensors, metadata=None, hasher=None",
     "numpy.safe_open": "filename, framework, device='cpu'",
     "jax.save_file": "tensors, filename, metadata=None",
     "jax.load_file": "filename, device='cpu'",

@@ -9,7 +9,7 @@ import numpy as np
 from tensorglot.bridges.drop_in import DropIn, safe_open
 from tensorglot.extras import jax
 
-__all__ = ["load", "load_file", "safe_open", "save", "save_file"]
+__all__ = ["load", "load_file", "safe_open", "save", "save_file", "save_with_checksum"]
 
 
 def _is_tensor(value: Any) -> bool:
@@ -18,7 +18,7 @@ def _is_tensor(value: Any) -> bool:
 
 _FUNCTIONS = DropIn("jax", _is_tensor)
 load, load_file = _FUNCTIONS.load, _FUNCTIONS.load_file
-save, save_file = _FUNCTIONS.save, _FUNCTIONS.save_file
+save, save_file, save_with_checksum = _FUNCTIONS.save, _FUNCTIONS.save_file, _FUNCTIONS.save_with_checksum
 
 
 def __dir__() -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tensorglot.bridges.drop_in import DropIn, safe_open
 
-__all__ = ["load", "load_file", "safe_open", "save", "save_file"]
+__all__ = ["load", "load_file", "safe_open", "save", "save_file", "save_with_checksum"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,6 +31,7 @@ def _takes_tensor_dict(function: Callable[P, T]) -> Callable[P, T]:
 _FUNCTIONS = DropIn("numpy", lambda value: isinstance(value, (np.ndarray, np.generic)))
 load, load_file = _FUNCTIONS.load, _FUNCTIONS.load_file
 save, save_file = _takes_tensor_dict(_FUNCTIONS.save), _takes_tensor_dict(_FUNCTIONS.save_file)
+save_with_checksum = _takes_tensor_dict(_FUNCTIONS.save_with_checksum)
 
 
 def __dir__() -> list[str]:

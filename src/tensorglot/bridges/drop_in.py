@@ -207,6 +207,20 @@ class DropIn:
         with _refusals_of_layouts():
             return dumps(tensors, format=format, metadata=metadata)
 
+    def save_with_checksum(
+        self,
+        tensors: Mapping[str, Any],
+        metadata: Mapping[str, str] | None = None,
+        hasher: Callable[[bytes], Any] | None = None,
+        *,
+        format: str = _DEFAULT,
+    ) -> tuple[bytes, bytes]:
+        """A digest of the bytes of a file with these tensors (SHA-1 by default, as in bintensors), and these bytes."""
+        import hashlib  # loads OpenSSL
+
+        data = self.save(tensors, metadata, format=format)
+        return (hasher or hashlib.sha1)(data).digest(), data
+
     def load_file(
         self, filename: Readable, device: Any = "cpu", *, backend: Backend = "auto", format: str | None = None
     ) -> dict[str, Any]:

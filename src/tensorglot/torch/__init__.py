@@ -18,7 +18,7 @@ from tensorglot.extras import torch
 if TYPE_CHECKING:
     from tensorglot.torch import dcp as dcp
 
-__all__ = ["load", "load_file", "load_model", "safe_open", "save", "save_file", "save_model"]
+__all__ = ["load", "load_file", "load_model", "safe_open", "save", "save_file", "save_model", "save_with_checksum"]
 
 
 def _is_tensor(value: Any) -> bool:
@@ -39,7 +39,7 @@ def _refuse_shared(tensors: Mapping[str, Any], ties: bool) -> None:
 
 _FUNCTIONS = DropIn("torch", _is_tensor, _refuse_shared)
 load, load_file = _FUNCTIONS.load, _FUNCTIONS.load_file
-save, save_file = _FUNCTIONS.save, _FUNCTIONS.save_file
+save, save_file, save_with_checksum = _FUNCTIONS.save, _FUNCTIONS.save_file, _FUNCTIONS.save_with_checksum
 
 
 def __getattr__(name: str) -> Any:
