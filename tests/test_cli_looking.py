@@ -124,6 +124,23 @@ def test_tolerance_order_and_limit_of_diff(folder: Path) -> None:
         tg.diff("before.bt", "far.bt", atol=-1)
 
 
+def test_long_metadata_leaves_room_for_the_numbers(tmp_path: Path) -> None:
+    name, old, new = "model.layers.10.self_attn.q_proj.weight", np.zeros(200_000, np.float32), np.zeros(200_000)
+    tg.save(tmp_path / "a.bt", {name: old, "head": old.copy()}, metadata={"note": "x" * 500})
+    tg.save(tmp_path / "b.bt", {name: new, "head": np.append(old[1:], np.nan).astype(np.float32)})
+    seen = on_terminal("diff", tmp_path / "a.bt", tmp_path / "b.bt", env={"NO_COLOR": "1"})[1]
+    assert "float32 → float64" in seen
+    assert "1 of 200,000, 0.00%" in seen
+    assert "x → -" in seen
+    assert "x" * 200 not in seen
+    assert "x" * 80 in run("diff", str(tmp_path / "a.bt"), str(tmp_path / "b.bt"), code=1).stdout
+
+
+def test_numbers_around_a_million_are_written_alike(tmp_path: Path) -> None:
+    tg.save(tmp_path / "m.bt", {"w": np.array([999_999.9999, 1_000_000.0001])})
+    assert run("stats", str(tmp_path / "m.bt")).stdout.splitlines()[1].split()[1:3] == ["1e6", "1e6"]
+
+
 def test_the_largest_differences_are_before_rows_without_any(folder: Path) -> None:
     tg.save(
         "other.bt", {**TENSORS, "layers.1.w": np.ones(3), "lm_head.weight": TENSORS["lm_head.weight"] + 5, "new": [1]}

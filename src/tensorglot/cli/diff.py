@@ -5,6 +5,8 @@ A tensor has one row, whatever differs about it. Metadata has a row for each key
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -179,7 +181,9 @@ def _difference(change: Change) -> str:
         return f"{values.changed:,} of {values.count:,}, {values.share:.2%}"
     if change.kind == "unreadable":
         return change.what
-    sides = ["-" if side is None else escape(str(side), longest=200) for side in (change.old, change.new)]
+    narrow = change.kind == "metadata" and sys.stdout.isatty()  # leaves room for the names of tensors
+    longest = shutil.get_terminal_size().columns // 5 if narrow else 200
+    sides = ["-" if side is None else escape(str(side), longest=longest) for side in (change.old, change.new)]
     return "" if sides == ["-", "-"] else " → ".join(sides)
 
 

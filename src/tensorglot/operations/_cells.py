@@ -22,6 +22,6 @@ def number(value: float | complex | None) -> str:
     """Three significant digits in the shortest form: 0.00721, 2.44e26. Integers, and 1,000 to a million, in full."""
     if value is None:
         return "-"
-    if isinstance(value, int) or (isinstance(value, float) and 1000 <= abs(value) < 1e6):
+    if isinstance(value, int) or (isinstance(value, float) and 1000 <= abs(value) < 999_999.5):
         return f"{value:.0f}"
     return re.sub(r"e([+-])0*(\d)", lambda found: f"e{found[1].strip('+')}{found[2]}", f"{value:.3g}")
