@@ -125,14 +125,12 @@ def test_tolerance_order_and_limit_of_diff(folder: Path) -> None:
 
 
 def test_long_metadata_leaves_room_for_the_numbers(tmp_path: Path) -> None:
-    name, old, new = "model.layers.10.self_attn.q_proj.weight", np.zeros(200_000, np.float32), np.zeros(200_000)
-    tg.save(tmp_path / "a.bt", {name: old, "head": old.copy()}, metadata={"note": "x" * 500})
-    tg.save(tmp_path / "b.bt", {name: new, "head": np.append(old[1:], np.nan).astype(np.float32)})
-    seen = on_terminal("diff", tmp_path / "a.bt", tmp_path / "b.bt", env={"NO_COLOR": "1"})[1]
-    assert "float32 → float64" in seen
-    assert "1 of 200,000, 0.00%" in seen
+    name = "model.layers.0.self_attn.q_proj.weight"
+    tg.save(tmp_path / "a.bt", {name: np.zeros((1000, 200))}, metadata={"note": "x" * 500})
+    tg.save(tmp_path / "b.bt", {name: np.zeros((2000, 200))})
+    seen = on_terminal("diff", tmp_path / "a.bt", tmp_path / "b.bt", env={"NO_COLOR": "1"}, columns=60)[1]
+    assert "[1000, 200] → [2000, 200]" in seen
     assert "x → -" in seen
-    assert "x" * 200 not in seen
     assert "x" * 80 in run("diff", str(tmp_path / "a.bt"), str(tmp_path / "b.bt"), code=1).stdout
 
 
