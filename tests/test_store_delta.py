@@ -159,6 +159,13 @@ def test_versions_that_are_equal_give_a_delta_that_changes_nothing() -> None:
     tg.store.apply(data, old)
 
 
+def test_a_delta_has_no_values_even_if_they_have_no_bytes() -> None:
+    data = made({}, {"a": tg.dynd.array((None, None), "(void, void)"), "b": np.zeros(0)})
+    for tensor in tg.open(data).values():
+        with pytest.raises(tg.UnsupportedError, match="no values of its own"):
+            tensor.cid()
+
+
 def test_nested_sparse_and_quantized_values_are_carried(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.float32)
     parts = {"values": values, "indices": np.arange(6, dtype=np.uint64), "indptr": np.array([0, 2, 4, 6], np.uint64)}
@@ -173,6 +180,8 @@ def test_nested_sparse_and_quantized_values_are_carried(tmp_path: Path) -> None:
     tg.store.patch(data, tmp_path / "old.zt", tmp_path / "new.zt")
     assert tg.diff(tmp_path / "new.zt", new).same
     assert {t.layout for t in tg.open(data).values()} == {"nested", "sparse_csr", "dense"}
+    with pytest.raises(tg.UnsupportedError, match="no values of its own"):
+        tg.open(data)["n"].tolist()
     with pytest.raises(tg.InputError, match="would resize 'n'"):
         tg.store.apply(data, old)
     kept = made(old, {**old, "d": np.ones(3)})

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from tensorglot.containers.delta.index import INDEX_NBYTES, MAGIC, Change, DeltaIndex, PartName, read_index
 from tensorglot.containers.table import Container, ReadOptions
+from tensorglot.dynd.tensors import SERIALIZED
 from tensorglot.errors import Hint, UnsupportedError, escape, plural
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, TABLE
@@ -58,10 +59,11 @@ def read(source: Source, options: ReadOptions) -> Index:
     rows_of = found.rows_of()
     for position, (name, changes) in enumerate(zip(found.names, rows_of, strict=True)):
         special = found.special.get(position)
-        parts: tuple[PartName, ...] = (("data", None, None),) if special is None else special.parts
+        nested = special is None and blocks[changes[0].type] is None
+        whole = SERIALIZED if nested else "data"
+        parts: tuple[PartName, ...] = ((whole, None, None),) if special is None else special.parts
         rows = [_row(row, blocks[row.type], part, codecs[row.state]) for row, part in zip(changes, parts, strict=True)]
         type = types[changes[0].type] if special is None else parse_canonical(special.type, options.limits)
-        nested = special is None and blocks[changes[0].type] is None
         layout = NESTED if nested else special.layout if special else "dense"
         builder.add(
             name,
