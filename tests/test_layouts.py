@@ -45,6 +45,14 @@ def with_parts(made: Any, **parts: Any) -> Any:
 DENSE = [[1, 0, 2], [0, 3, 0]]
 
 
+def test_a_sparse_tensor_of_as_many_dimensions_as_numpy_has() -> None:
+    """NumPy takes fewer index arrays than that."""
+    coords = np.zeros((64, 2), np.int64)
+    coords[-1] = 0, 2
+    made = coo(coords, (*[1] * 63, 3), "i8", values=np.array([5, 6], np.float32))
+    assert made.serialize() == np.array([5, 0, 6], np.float32).tobytes()
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("make", [csr, coo])

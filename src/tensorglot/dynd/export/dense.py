@@ -47,5 +47,7 @@ def _scatter(tensor: Tensor) -> NDArray[Any]:
         out[rows, tensor.parts["indices"].array(tensor.name).astype(np.int64)] = values
     else:
         coords = tensor.parts["coords"].array(tensor.name).astype(np.int64)
-        out[tuple(coords)] = values
+        # By flat positions: NumPy takes fewer index arrays than an array may have dimensions.
+        steps = [math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape))]
+        out.reshape(-1)[np.array(steps, np.int64) @ coords] = values
     return out
