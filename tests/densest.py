@@ -387,6 +387,12 @@ def dynd_sizes() -> bytes:
     return dynd("{" + ", ".join(f"{n}: {i} * 0 * int8" for i, n in enumerate(fields)) + "}")
 
 
+def dynd_options() -> bytes:
+    """Each of a type of its own, and of variable size."""
+    fields = count_of(lambda n: f"{n}: ?9999 * void, ".encode() + b"\0")
+    return dynd("{" + ", ".join(f"{n}: ?{i} * void" for i, n in enumerate(fields)) + "}", bytes(len(fields)))
+
+
 def dynd_distinct(type: str) -> bytes:
     """A tuple of types that all differ in a number."""
     count = (NBYTES - 200) // len(f"{type % 9999}, ")
@@ -498,6 +504,16 @@ def store_arrays(root: Path) -> None:
     tree = leaf({f"{i:03}": link(node) for i, node in enumerate(held)})
     commit = commit_node(link(tree))
     nodes_pack([*held, b"", tree, commit]).write(root)
+    write_ref(root, "main", link(commit))
+
+
+def store_names(root: Path, type: str, data: bytes) -> None:
+    """Names of one record."""
+    held = array_node(type, data)
+    room = 62_000 - len(held) - 2 * len(data)
+    tree = leaf({n: link(held) for n in sorted(count_of(lambda n: bytes(len(n) + 42), room))})
+    commit = commit_node(link(tree))
+    nodes_pack([held, data, tree, commit]).write(root)
     write_ref(root, "main", link(commit))
 
 
@@ -806,6 +822,9 @@ DENSEST: dict[str, tuple[str, Make]] = {
     ),
     "dynd: invalid at its end": ("dynd", file("a.dynd", lambda: dynd("(" + "(), " * 15800 + "!)"))),
     "dynd: unclosed quotes": ("dynd", file("a.dynd", lambda: dynd("(" + "'\\" * 31500))),
+    "dynd: fields of void dimensions": ("dynd", file("a.dynd", partial(dynd_fields, "1000000 * void"))),
+    "dynd: fields of lists of void": ("dynd", file("a.dynd", partial(dynd_fields, "var * 99999 * void", b"\x09"))),
+    "dynd: fields of distinct options": ("dynd", file("a.dynd", dynd_options)),
     "dynd: table": ("dynd", file("a.dynd", dynd_table)),
     "dynd: table of text": ("dynd", file("a.dynd", partial(dynd_table, "bytes"))),
     "bson: vectors": ("bson", file("a.bson", bson_vectors)),
@@ -852,6 +871,20 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "shards: files": ("", partial(shards, files=100)),
     "store: tensors": ("", store(store_tensors)),
     "store: arrays": ("", store(store_arrays)),
+    **{
+        f"store: names of {what}": (
+            "",
+            store(partial(store_names, type=f"({', '.join([type] * count)})", data=bytes(count * size))),
+        )
+        for what, type, count, size in (
+            ("a tuple of void", "void", 800, 0),
+            ("a wide tuple of void", "void", 4000, 0),
+            ("a tuple of bools", "bool", 800, 1),
+            ("a wide tuple of bools", "bool", 4000, 1),
+            ("a tuple of text", "string", 800, 1),
+        )
+    },
+    "store: names of empty dimensions": ("", store(partial(store_names, type="1000000 * void", data=b""))),
     "store: metadata": ("", store(store_metadata)),
     "store: blocks": ("", store(store_blocks)),
     "store: packs": ("", store(store_packs)),

@@ -1039,6 +1039,18 @@ def test_tensors_of_2_to_the_63_bytes_in_all(root: Path) -> None:
     assert caught.value.rule == "store.size"
 
 
+@pytest.mark.parametrize(("type", "rule"), [("void", "dynd.void"), ("int8", "dynd.limit.columns")])
+def test_names_of_one_wide_value(type: str, rule: str, root: Path) -> None:
+    """A name takes fifty bytes, and a verb has to make the columns of each value."""
+    data = b"" if type == "void" else bytes(4000)
+    array = array_node(f"({', '.join([type] * 4000)})", data)
+    publish(root, data, array, manifest=leaf({f"w{i:03}": link(array) for i in range(300)}))
+    with pytest.raises(tg.LimitError) as caught:
+        tg.open(f"store://{root}#main")
+    assert caught.value.rule == rule
+    tg.open(f"store://{root}#main", limits=tg.Limits(void_count=1 << 21, tensors=1 << 21)).close()
+
+
 def test_many_small_blocks_that_are_longer_than_their_arrays_say(root: Path) -> None:
     """They are read together, where a longer block would move those after it."""
     array = array_node("2 * int32", block_cid(DATA), 8)

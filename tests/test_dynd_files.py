@@ -335,6 +335,7 @@ FILES = {
     "too much behind a list": (sized(b"{a: var * int8, b: int8}") + b"\0\0\0", "dynd.trailing"),
     "a list that has no end": (sized(b"{a: var * int8, b: int8}") + b"\xff\x01", "dynd.truncated"),
     "voids": (sized(b"{a: var * void, b: int8}") + b"\xff\xff\xff\xff\x7f\0", "dynd.void"),
+    "voids of all fields": (sized(b"{a: 600000 * void, b: 600000 * void}"), "dynd.void"),
     "huge dims": (sized(b"9223372036854775807 * 9223372036854775807 * int64"), "dynd.truncated"),
 }
 
@@ -386,3 +387,29 @@ def test_values_are_skipped_beyond_what_is_read_at_a_time() -> None:
     with pytest.raises(tg.TruncatedError) as caught:
         tg.open(data[: len(data) // 2], format="dynd")
     assert caught.value.rule == "dynd.truncated"
+
+
+@pytest.mark.parametrize(
+    ("type", "data", "rule"),
+    [
+        ("(int8, bool)", b"\xff\1", None),
+        ("(int8, bool)", b"\xff\2", "dynd.bool"),
+        ("(2 * {a: int16, b: 0 * bool}, 3 * int4)", b"\xff\xff\xff\xff\x0f\x0f\x0f", None),
+        ("(2 * {a: int16, b: 0 * bool}, 3 * int4)", b"\xff\xff\xff\xff\x0f\x0f\x10", "dynd.int4"),
+        ("(?bool, bool)", b"\2\1", None),
+        ("(?bool, bool)", b"\3\1", "dynd.bool"),
+        ("(?bool, bool)", b"\2\2", "dynd.bool"),
+        ("(time['us'], void)", b"\xff" * 8, "dynd.time"),
+        ("(string, bool)", b"\1a\2", "dynd.bool"),
+    ],
+)
+def test_stored_bytes_are_written_again_if_they_are_valid(type, data, rule):
+    with tg.open(sized(type.encode()) + data, format="dynd") as archive:
+        if rule is None:
+            assert archive["data"].serialize() == data
+            assert dynd.serialize(archive["data"].tolist(), type) == data
+            return
+        with pytest.raises(FormatError) as caught:
+            archive["data"].serialize()
+        assert caught.value.rule == rule
+        assert caught.value.offset >= 1 + len(type)

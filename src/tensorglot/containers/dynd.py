@@ -23,12 +23,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.cached import cached_property
 from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions, check_header
 from tensorglot.dynd.codec.decode import decode, skip
 from tensorglot.dynd.codec.encode import measure, varint
@@ -42,6 +44,7 @@ from tensorglot.dynd.schema import (
     is_symbolic,
     parse_data_type,
     sizes_of,
+    void_error,
 )
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
@@ -53,7 +56,7 @@ from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns, take_s
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.model.subbyte import UnpackedSubByte
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
-from tensorglot.model.types.algebra import Struct, dense, dense_parts
+from tensorglot.model.types.algebra import Struct, dense, dense_parts, walk
 from tensorglot.model.types.base import Type, quote
 from tensorglot.model.types.text import Block, parse, parse_block, parse_canonical, parse_items, text_of
 
@@ -78,11 +81,34 @@ Kind: TypeAlias = Block | Type
 R = TypeVar("R")
 
 
-class Kinds(NamedTuple):
+@dataclass(frozen=True)
+class Kinds:
     """The types of values: the distinct ones, and for each value the position among them."""
 
     distinct: list[Kind]
     positions: NDArray[np.intp]
+
+    @cached_property
+    def sizes(self) -> dict[int, Node]:
+        """The root of the plan of each distinct type, for its sizes; blocks are left out."""
+        return {i: sizes_of(kind) for i, kind in enumerate(self.distinct) if isinstance(kind, Type)}
+
+    def nbytes(self) -> list[int | None]:
+        """The size of the values of each distinct type, if all have the same."""
+        return [
+            self.sizes[i].nbytes if isinstance(kind, Type) else block_nbytes(kind)
+            for i, kind in enumerate(self.distinct)
+        ]
+
+    def check_shared(self, limits: Limits, offset: int | None = None) -> None:
+        """Bounds what tensors of one type claim together: in a store, the bytes of all of them may be the same."""
+        counts = np.bincount(self.positions, minlength=len(self.distinct)).tolist()
+        if sum(counts[i] * node.charge for i, node in self.sizes.items()) > limits.void_count:
+            raise void_error(limits, offset)
+        columns = sum((counts[i] - 1) * sum(1 for _ in walk(node.type)) for i, node in self.sizes.items())
+        limits.check_tensors(
+            columns, rule="dynd.limit.columns", offset=offset, what="columns of tensors that share a type"
+        )
 
     @classmethod
     def of(cls, keys: Sequence[Hashable], known: Mapping[Any, Kind]) -> Kinds:
@@ -110,14 +136,16 @@ def read(source: Source, options: ReadOptions) -> Index:
     if options.strict and text != _whole_text(names, texts):
         raise FormatError("not canonical: the tensors would be written in another form", rule="dynd.strict", offset=0)
     places = np.array(edges, np.int64)
+    kinds.check_shared(options.limits, begin)
     return _index(names, kinds, places[:-1], places[1:])
 
 
-def index_of(fields: Sequence[tuple[str, Type]], spans: Sequence[tuple[int, int]]) -> Index:
+def index_of(fields: Sequence[tuple[str, Type]], spans: Sequence[tuple[int, int]], limits: Limits = DEFAULT) -> Index:
     """The index of serialized values at spans of a source."""
     known = {id(type): type for _, type in fields}
     kinds = Kinds.of([id(type) for _, type in fields], {key: dense_parts(type) or type for key, type in known.items()})
     begins, ends = np.array(spans, np.int64).reshape(-1, 2).T
+    kinds.check_shared(limits)
     return _index([name for name, _ in fields], kinds, begins, ends)
 
 
@@ -272,21 +300,17 @@ def _texts(value: Value, node: Node) -> list[str]:
 
 def _check_sizes(kinds: Kinds, nbytes: NDArray[np.int64], begin: int) -> None:
     """Checks the sizes of tensors whose types have a fixed size."""
-    sizes = [_fixed_nbytes(kind) for kind in kinds.distinct]
+    sizes = kinds.nbytes()
     needed = np.array([-1 if size is None else min(size, HUGE) for size in sizes], np.int64)[kinds.positions]
     wrong = np.flatnonzero((needed >= 0) & (needed != nbytes))
     if len(wrong):
         kind = kinds.distinct[kinds.positions[wrong[0]]]
         text = str(kind if isinstance(kind, Type) else dense(*kind))
         raise FormatError(
-            f"value of type {text:.60} needs {_fixed_nbytes(kind)} bytes, found {nbytes[wrong[0]]}",
+            f"value of type {text:.60} needs {sizes[kinds.positions[wrong[0]]]} bytes, found {nbytes[wrong[0]]}",
             rule="dynd.table.size",
             offset=begin,
         )
-
-
-def _fixed_nbytes(kind: Kind) -> int | None:
-    return fixed_nbytes(kind) if isinstance(kind, Type) else block_nbytes(kind)
 
 
 def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
@@ -299,10 +323,7 @@ def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
 
 def _edges(source: Source, kinds: Kinds, begin: int, limits: Limits) -> list[int]:
     """Returns where each value begins. The last one ends the file."""
-    known = {i: sizes_of(kind) for i, kind in enumerate(kinds.distinct) if isinstance(kind, Type)}
-    fixed = [
-        block_nbytes(kind) if not isinstance(kind, Type) else known[i].nbytes for i, kind in enumerate(kinds.distinct)
-    ]
+    fixed, known = kinds.nbytes(), kinds.sizes.copy()
     if None in fixed:
         known |= {i: sizes_of(dense(*kind)) for i, kind in enumerate(kinds.distinct) if not isinstance(kind, Type)}
     numbers = kinds.positions.tolist()

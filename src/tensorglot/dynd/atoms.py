@@ -50,12 +50,17 @@ class Atom:
     @property
     def base(self) -> np.dtype[Any]:
         """Little-endian."""
-        return self.row.require_numpy().newbyteorder("<")
+        return _little_endian(self.row)
 
     @property
     def nbytes(self) -> int:
         # Serialized, an element of fewer than 8 bits takes a whole byte.
         return self.row.bits // 8 * math.prod(self.tail) if self.row.bits >= 8 else 1
+
+
+@lru_cache(maxsize=64)
+def _little_endian(row: DType) -> np.dtype[Any]:
+    return row.require_numpy().newbyteorder("<")
 
 
 _BYTE_ROW = BY_NAME["uint8"]

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.boxes import boxes_payload
+from tensorglot.dynd.codec.check import is_valid
 from tensorglot.dynd.codec.decode import decode_all
 from tensorglot.dynd.codec.encode import encode, pieces
 from tensorglot.dynd.codec.packing import address
@@ -110,20 +111,27 @@ def from_tensor(tensor: Tensor) -> Value:
     if tensor.layout == "dense" and SERIALIZED not in tensor.parts:
         return _dense_value(tensor, plan)
     with add_tensor_to_errors(tensor.name):
-        return _deserialize(tensor) if SERIALIZED in tensor.parts else from_parts(tensor)
+        if SERIALIZED not in tensor.parts:
+            return from_parts(tensor)
+        part = tensor.parts[SERIALIZED]
+        value = _decode(tensor, _serialized(part))
+        source = part.payload.source if isinstance(part.payload, Span) else None
+        return connect(value, {}, source.blocks) if isinstance(source, LinkedSource) else value
 
 
-def _deserialize(tensor: Tensor) -> Value:
-    part = tensor.parts[SERIALIZED]
+def _serialized(part: Part) -> memoryview:
     shared = part.payload.view()
+    return as_bytes(part.payload.read(0, part.nbytes) if shared is None else shared)
+
+
+def _decode(tensor: Tensor, data: memoryview) -> Value:
     try:
-        value = decode_all(part.payload.read(0, part.nbytes) if shared is None else shared, tensor.type)
+        return decode_all(data, tensor.type)
     except FormatError as error:
-        if error.offset is not None and part.offset is not None:
-            error.offset += part.offset
+        begin = tensor.parts[SERIALIZED].offset
+        if error.offset is not None and begin is not None:
+            error.offset += begin
         raise
-    source = part.payload.source if isinstance(part.payload, Span) else None
-    return connect(value, {}, source.blocks) if isinstance(source, LinkedSource) else value
 
 
 def _dense_value(tensor: Tensor, plan: Plan) -> Value:
@@ -143,6 +151,14 @@ def _dense_value(tensor: Tensor, plan: Plan) -> Value:
 
 def tensor_pieces(tensor: Tensor) -> Iterator[memoryview]:
     """The canonical bytes of any tensor; later pieces do not overwrite earlier ones."""
+    if SERIALIZED in tensor.parts:
+        # What is stored is what would be written again, if it is valid.
+        with add_tensor_to_errors(tensor.name):
+            data = _serialized(tensor.parts[SERIALIZED])
+            if not is_valid(plan_of(tensor.type), data):
+                _decode(tensor, data)
+        yield data
+        return
     if tensor.layout == NESTED:
         yield from (array.data for array in pieces(from_tensor(tensor)))
         return

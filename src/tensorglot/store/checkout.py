@@ -8,7 +8,6 @@ comparing work as on a file, and read only the chunks that they need.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,14 +20,13 @@ import numpy as np
 
 from tensorglot.containers.dynd import index_of
 from tensorglot.dynd.link_columns import may_link
-from tensorglot.dynd.schema import plan_of
+from tensorglot.dynd.schema import fixed_nbytes
 from tensorglot.dynd.tensors import SERIALIZED
 from tensorglot.errors import FormatError, LimitError, TensorglotError, add_tensor_to_errors, escape
 from tensorglot.io.local import BaseSource
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.memory import allocate
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import DType
 from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns
 from tensorglot.model.layouts import COO, CSR, Piece, arrange
 from tensorglot.model.payload import CheckedBy, Source
@@ -228,10 +226,11 @@ def _check_expansion(packs: Packs, arrays: Iterable[tuple[Type, int]], limits: L
     `arrays` are types with the bytes of all arrays of each.
     """
     stored = sum(index.nbytes for index in packs.indexes.values())
-    nbytes = linking = 0
-    for type, size in arrays:
-        nbytes += size
-        linking += size if may_link(type) else 0
+    sizes: dict[int, tuple[Type, int]] = {}
+    for type, size in arrays:  # many may share a type, which is looked through once
+        sizes[id(type)] = type, sizes.get(id(type), (type, 0))[1] + size
+    nbytes = sum(size for _, size in sizes.values())
+    linking = sum(size for type, size in sizes.values() if may_link(type))
     for claimed, spare in ((nbytes, SPARE_NBYTES), (linking, CHUNK_NBYTES)):
         if claimed > spare + limits.store_ratio * stored:
             raise LimitError(
@@ -296,7 +295,7 @@ def _open_any(
     parts = [part for tensor in tensors for part in tensor.parts]
     _check_expansion(packs, ((part.type, part.array.nbytes) for part in parts), limits)
     source = ArraySource(packs, [part.array for part in parts], reopen)
-    return rows_index(tensors, source.spans), source
+    return rows_index(tensors, source.spans, limits), source
 
 
 def _source_again(reopen: Callable[[], Archive]) -> Source | None:
@@ -333,7 +332,10 @@ class TensorRows(NamedTuple):
 def _tensors(packs: Packs, names: Sequence[str], blocks: Sequence[bytes]) -> list[TensorRows]:
     found = []
     types: dict[tuple[str, int], Type] = {}
-    for name, block, array in zip(names, blocks, parse_arrays(blocks), strict=True):
+    each = {id(block): block for block in blocks}  # many names may have the same one
+    arrays = dict(zip(each, parse_arrays(list(each.values())), strict=True))
+    for name, block in zip(names, blocks, strict=True):
+        array = arrays[id(block)]
         try:
             if array is None:
                 found.append(_tensor(packs, name, block))
@@ -394,16 +396,10 @@ def check_tensors(packs: Packs, entries: Sequence[Entry]) -> None:
 def _type_of(text: str, nbytes: int) -> Type:
     """The type of an array, if the array has as many bytes as that requires."""
     type = parse_type(text)
-    block = dense_parts(type)
-    fixed = plan_of(type).root.nbytes if block is None else _dense_nbytes(block)
+    fixed = fixed_nbytes(type)
     if fixed is not None and fixed != nbytes:
         raise FormatError(f"a value of type {text:.60} needs {fixed} bytes, the array has {nbytes}", rule="store.array")
     return type
-
-
-def _dense_nbytes(block: tuple[DType, tuple[int, ...]]) -> int:
-    """Sub-byte elements take a byte each."""
-    return max(1, block[0].bits // 8) * math.prod(block[1])
 
 
 @lru_cache(maxsize=4096)
@@ -418,10 +414,10 @@ def parse_type(text: str) -> Type:
     return type
 
 
-def rows_index(tensors: Sequence[TensorRows], spans: list[tuple[int, int]]) -> Index:
+def rows_index(tensors: Sequence[TensorRows], spans: list[tuple[int, int]], limits: Limits = DEFAULT) -> Index:
     """The index of tensors whose canonical bytes are at spans of a source."""
     parts = [part for tensor in tensors for part in tensor.parts]
-    rows = index_of([(part.name, part.type) for part in parts], spans)
+    rows = index_of([(part.name, part.type) for part in parts], spans, limits)
     names = [tensor.name for tensor in tensors]
     if all(tensor.node is None for tensor in tensors):
         return replace(rows, names=names)

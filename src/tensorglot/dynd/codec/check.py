@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,20 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.packing import is_missing
 from tensorglot.dynd.maps import first_disorder
-from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.schema import Kind, Node, Plan
 from tensorglot.dynd.temporal import bounds_of
 from tensorglot.dynd.value import Column, Lists, Value
 from tensorglot.errors import FormatError, LimitError
 from tensorglot.kernels import utf8
-from tensorglot.limits import Limits
+from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.types.algebra import FixedString, String, TypeType
 from tensorglot.model.types.text import parse_canonical
 
-__all__ = ["Fault", "first_fault", "repetitions"]
+__all__ = ["Fault", "first_fault", "is_valid", "repetitions"]
 
 # CIDv1, codec raw (55) or DAG-CBOR (71), BLAKE3 (1e), 32 bytes of digest: docs/dynd-format.md, "CIDs".
+_COMPARED_NBYTES = 64 << 10
+"""Values up to this size are checked byte by byte: more bytes than that are in few columns, for the size of a type."""
 _CID_HEADS = (bytes.fromhex("01551e20"), bytes.fromhex("01711e20"))
 
 
@@ -44,6 +47,38 @@ class Fault:
 
     def error(self, offset: int | None = None) -> FormatError:
         return (LimitError if self.limit else FormatError)(self.message, rule=self.rule, offset=offset)
+
+
+def is_valid(plan: Plan, data: memoryview) -> bool:
+    """Whether bytes are a value of a type in which every byte has a range of its own; False also where that is unknown.
+
+    The columns of a record of thousands of fields take far longer to make than its bytes take to compare.
+    """
+    if plan.root.nbytes != len(data) or plan.root.charge > DEFAULT.void_count:
+        return False
+    greatest = _greatest_bytes(plan)
+    return greatest is not None and bool((np.frombuffer(data, np.uint8) <= greatest).all())
+
+
+@lru_cache(maxsize=64)
+def _greatest_bytes(plan: Plan) -> NDArray[np.uint8] | None:
+    """The greatest value of each byte of a value; None where bytes have other rules."""
+    if plan.root.nbytes is None or plan.root.nbytes > _COMPARED_NBYTES:
+        return None
+    found: dict[int, NDArray[np.uint8]] = {}
+    for node in plan.inside_out():
+        if node.kind is Kind.BLOCK:
+            if node.block.check not in ("any", "limit"):
+                return None
+            found[node.id] = np.full(node.nbytes or 0, (node.block.limit or 256) - 1, np.uint8)
+        elif node.kind is Kind.REPEAT:
+            found[node.id] = np.tile(found.pop(node.child.id), node.size)
+        elif node.kind is Kind.SEQUENCE:
+            inside = [found.pop(child.id) for child in node.children]
+            found[node.id] = np.concatenate(inside) if inside else np.empty(0, np.uint8)
+        else:
+            return None
+    return found[plan.root.id]
 
 
 def first_fault(value: Value, limits: Limits) -> Fault | None:

@@ -45,7 +45,10 @@ def unpack_columns(root: Node, raw: Raw, count: int, columns: list[Column]) -> N
 
 
 def _strided(node: Node, raw: Raw, offset: int, lead: tuple[int, ...], strides: tuple[int, ...]) -> NDArray[Any]:
-    base, rank = node.block.base, len(node.axis)
+    base = node.block.base
+    if len(lead) == 1 and lead[0] and not node.shape and not node.block.tail:
+        return np.ndarray(lead, base, raw, offset, strides)
+    rank = len(node.axis)
     stored = (*(node.shape[axis] for axis in node.axis), *node.shape[rank:], *node.block.tail)
     count = math.prod(lead)
     if count == 0 or 0 in stored:
