@@ -221,10 +221,23 @@ class Packs:
                     part = data[begin : begin + nbytes]
                     if blake3(part).digest() == each[at]:
                         found[each[at]] = part
+        rest = [digest for digest in each if digest not in found]
+        with contextlib.suppress(*READ_ERRORS):
+            found |= zip(rest, self._read_together(rest), strict=False)
         for digest in each:
             if digest not in found:
                 found[digest] = self.read(digest, codec)
         return [found[digest] for digest in digests]
+
+    def _read_together(self, digests: Sequence[bytes]) -> Iterator[bytes]:
+        """Blocks in order; none, if one of them is not there."""
+        table = self.table
+        at = table.positions(digests)
+        sizes = table.columns.sizes[table.blocks[at]].tolist() if (at >= 0).all() else []
+        for batch in batches(zip(digests, sizes, strict=False), lambda block: block[1], CHUNK_NBYTES):
+            outs = [bytearray(size) for _, size in batch]
+            self._read_each([(digest, memoryview(out)) for (digest, _), out in zip(batch, outs, strict=True)])
+            yield from map(bytes, outs)
 
     def read_into(self, digest: bytes, out: memoryview) -> None:
         """A block of `len(out)` bytes, compared with its digest."""
