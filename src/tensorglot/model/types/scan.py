@@ -60,10 +60,19 @@ def _escaped(match: re.Match[str]) -> str | None:
 class Scanner:
     """Reads a text from left to right. The current token is `lexeme`, of a `kind`, the `at`th of the text."""
 
-    def __init__(self, text: str, nbytes_max: int, fault: type[TensorglotError], beyond: type[TensorglotError]) -> None:
+    def __init__(
+        self,
+        text: str,
+        nbytes_max: int,
+        fault: type[TensorglotError],
+        beyond: type[TensorglotError],
+        known: slice = slice(0, 0),
+    ) -> None:
+        """What is `known` is read as blanks."""
         self.text, self.nbytes_max, self.fault, self.beyond = text, nbytes_max, fault, beyond
         self.check_length(text)
-        self.tokens = _TOKEN.findall(text)
+        self.read = text[: known.start] + " " * len(text[known]) + text[known.stop :]
+        self.tokens = _TOKEN.findall(self.read)
         self.at = -1
         self.kind = self.lexeme = ""
         self.advance()
@@ -130,7 +139,7 @@ class Scanner:
         self, message: str, rule: str, token: int | None = None, *, inside: int = 0, beyond: bool = False
     ) -> NoReturn:
         """Raises an error that shows a token, the current one by default, or a character inside it."""
-        tokens = _TOKEN.finditer(self.text)
+        tokens = _TOKEN.finditer(self.read)
         at = next(islice(tokens, self.at if token is None else token, None)).start(1) + inside
         begin = self.text.rfind("\n", 0, at) + 1
         end = self.text.find("\n", at)

@@ -45,7 +45,7 @@ from tensorglot.model.types.algebra import (
     Void,
     dense,
 )
-from tensorglot.model.types.base import Type, check_names
+from tensorglot.model.types.base import Type, check_names, quote
 from tensorglot.model.types.items import split_items
 from tensorglot.model.types.scan import Scanner
 from tensorglot.model.types.temporal import Date, DateTime, Decimal, Time, TimeDelta
@@ -106,7 +106,13 @@ def parse(text: str, limits: Limits = DEFAULT) -> Type:
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
     """Parses a type from data, which must be in the canonical spelling."""
-    return _parse_leaf(text, limits) or _listed(text, limits) or _parse_tokens(text, limits)
+    type = _parse_leaf(text, limits)
+    found = _find_items(text, limits) if type is None and len(text) > _SHORT else 0
+    if isinstance(found, Items):
+        return _of_items(text, found)
+    if found > 1:  # raises the error of a later item, without reading those before it again
+        _Parser(text, limits, canonical=True, known=slice(1, found)).type()
+    return type or _parse_tokens(text, limits)
 
 
 def _parse_tokens(text: str, limits: Limits) -> Type:
@@ -150,11 +156,17 @@ class Items(NamedTuple):
 
 def parse_items(text: str, limits: Limits) -> Items | None:
     """The items of a tuple or a struct in canonical text; None for any other text, in which the parser finds why."""
+    found = _find_items(text, limits)
+    return found if isinstance(found, Items) else None
+
+
+def _find_items(text: str, limits: Limits) -> Items | int:
+    """The items; for any other text, where the first one begins that is not valid, or 0."""
     if len(text) > limits.type_nbytes or limits.type_depth < 1:
-        return None
+        return 0
     found = split_items(text)
     if found is None:
-        return None
+        return 0
     names, texts = found
     types: dict[str, Block | Type] = {}
     limits = replace(limits, type_depth=limits.type_depth - 1)
@@ -168,15 +180,19 @@ def parse_items(text: str, limits: Limits) -> Items | None:
             types[inner] = type
         check_names(names or ())
     except (FormatError, InputError):
-        return None
+        before = texts[: texts.index(inner)] if len(types) < len(set(texts)) else []
+        named = [len(quote(name)) + 2 for name in names or ()]
+        return 1 + sum(map(len, before)) + 2 * len(before) + sum(named[: len(before)])
     return Items(names, texts, types)
 
 
 def _listed(text: str, limits: Limits) -> Type | None:
     """A tuple or a struct, of whose items each distinct text is parsed once."""
     items = parse_items(text, limits) if len(text) > _SHORT else None
-    if items is None:
-        return None
+    return None if items is None else _of_items(text, items)
+
+
+def _of_items(text: str, items: Items) -> Type:
     types = {
         inner: type if isinstance(type, Type) else dense(*type).spelled(inner) for inner, type in items.types.items()
     }
@@ -222,9 +238,9 @@ class _List:
 
 
 class _Parser(Scanner):
-    def __init__(self, text: str, limits: Limits, canonical: bool = False) -> None:
+    def __init__(self, text: str, limits: Limits, canonical: bool = False, known: slice = slice(0, 0)) -> None:
         fault, beyond = (FormatError, LimitError) if canonical else (InputError, InputError)
-        super().__init__(text, limits.type_nbytes, fault, beyond)
+        super().__init__(text, limits.type_nbytes, fault, beyond, known)
         self.limits, self.canonical = limits, canonical
         self.open: list[_Around | _List] = []
         self.depth = self.run = self.dims = 0
