@@ -256,3 +256,14 @@ def test_lists_nested_deeper_than_a_tensor_has_dimensions(tmp_path: Path, use: A
     with pytest.raises(tg.InputError) as caught:
         use(nested(65), tmp_path / "y.zt")
     assert (caught.value.rule, caught.value.tensor) == ("dynd.type.rank", "x")
+
+
+def test_nested_values_that_are_too_much_together_are_not_written(tmp_path: Path) -> None:
+    value = tg.dynd.deserialize(b"", "600000 * void")
+    store = tg.store.Store.create(tmp_path / "store")
+    for write in (lambda tensors: store.commit("main", tensors), lambda tensors: tg.dumps(tensors, format="dynd")):
+        write({"a": value})
+        with pytest.raises(tg.InputError) as caught:
+            write({"a": value, "b": value})
+        assert caught.value.rule == "dynd.void"
+    assert store.checkout("main").keys() == {"a"}

@@ -25,7 +25,8 @@ class Limits:
     header_nbytes: int | None = None
     """The header, index or manifest. None is the format's default: 100,000,000, and 2**30 in zTensor and deltas."""
     tensors: int | None = None
-    """Tensors in a file. None is the format's default: 2**20, and 1,388,888 in BinTensors."""
+    """Tensors in a file. None is the format's default: 2**20, and 1,388,888 in BinTensors. Also the columns of nested
+    values of a commit whose type others have."""
     rank: int = 64
     """Dimensions of a tensor."""
     name_nbytes: int = 100_000
@@ -49,7 +50,8 @@ class Limits:
     store_ratio: int = 1024
     """Bytes of a commit's tensors for each byte of a store's packs; up to 16 GiB is always allowed."""
     void_count: int = 1 << 20
-    """Length of a dimension whose elements take no bytes, so that the file's size does not bound it."""
+    """Length of a dimension whose elements take no bytes, so that the file's size does not bound it; also what the
+    nested values of a DyND file or a commit have of them together."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

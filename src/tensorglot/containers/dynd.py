@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
 from typing import Any, TypeAlias, TypeVar
@@ -48,7 +48,7 @@ from tensorglot.dynd.schema import (
 )
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
-from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, add_tensor_to_errors
+from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, TruncatedError, add_tensor_to_errors
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
@@ -60,7 +60,7 @@ from tensorglot.model.types.algebra import Struct, dense, dense_parts, walk
 from tensorglot.model.types.base import Type, quote
 from tensorglot.model.types.text import Block, parse, parse_block, parse_canonical, parse_items, text_of
 
-__all__ = ["CONTAINER", "index_of"]
+__all__ = ["CONTAINER", "check_writable", "index_of"]
 
 DTYPES: dict[str, str] = {row.name: row.name for row in TABLE}
 """DyND's names are the same as ours."""
@@ -147,6 +147,15 @@ def index_of(fields: Sequence[tuple[str, Type]], spans: Sequence[tuple[int, int]
     begins, ends = np.array(spans, np.int64).reshape(-1, 2).T
     kinds.check_shared(limits)
     return _index([name for name, _ in fields], kinds, begins, ends)
+
+
+def check_writable(types: Iterable[Type]) -> None:
+    """Refuses to write together what a reader with default limits would refuse."""
+    keys = list(types)
+    try:
+        Kinds.of(keys, {type: dense_parts(type) or type for type in keys}).check_shared(DEFAULT)
+    except LimitError as error:
+        raise InputError(error.message, rule=error.rule) from None
 
 
 def _index(names: list[str], kinds: Kinds, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Index:
@@ -396,6 +405,7 @@ def inspect(archive: Archive) -> Iterator[FormatError]:
 def write(archive: Archive, options: WriteOptions) -> Iterator[Chunk]:
     plain = _plain_rows(archive)
     types = _tensor_types(archive, plain)
+    check_writable(types[position] for position in archive.index.layouts)
     names = list(archive.index.names)
     text = _whole_text(names, [str(type) for type in types])
     yield varint(len(text)) + text.encode()

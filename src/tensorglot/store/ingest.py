@@ -20,6 +20,7 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from tensorglot.cached import cached_property
+from tensorglot.containers.dynd import check_writable
 from tensorglot.errors import add_tensor_to_errors
 from tensorglot.memory import Scratch, scratch
 from tensorglot.model.archive import Archive
@@ -110,6 +111,7 @@ class _Made:
 
 def ingest(session: Session, archive: Archive, previous: Previous | None, seen: Callable[[int], None]) -> list[Entry]:
     """Stores the tensors of an archive; returns their names and links, sorted."""
+    check_writable(layout.type for layout in archive.index.layouts.values())
     links = dict(ingest_small(session, archive, small_tensors(archive), seen))
     stored: dict[int, list[_Stored]] = {}
 
