@@ -11,7 +11,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
@@ -190,8 +189,7 @@ class Container(NamedTuple):
     """Default limits for reading."""
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(NamedTuple):
     """The spec of one format, available without importing its module."""
 
     name: str
@@ -199,9 +197,9 @@ class Format:
     """Versions that can be read."""
     writes: tuple[str, ...]
     """Versions that can be written, the default first."""
-    appends: tuple[str, ...] = field(default=(), kw_only=True)
-    """Versions whose tensors can be changed in place."""
     suffixes: tuple[str, ...]
+    appends: tuple[str, ...] = ()
+    """Versions whose tensors can be changed in place."""
     magic: tuple[bytes, ...] = ()
     pattern: bytes = b""
     """A regular expression for the first HEAD_NBYTES, if the format has no unique magic."""
@@ -213,13 +211,13 @@ class Format:
     """Two tensors may share their bytes."""
     compression: tuple[str, ...] = ()
     checksums: tuple[str, ...] = ()
-    fast_checksums: Mapping[str, str] = field(default_factory=dict)
+    fast_checksums: Mapping[str, str] = {}
     """Default checksum by version."""
-    version_checksums: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    version_checksums: Mapping[str, tuple[str, ...]] = {}
     """Per-version override of `checksums`."""
     layouts: tuple[str, ...] = ("dense",)
     """Supported layouts, or shell patterns of them."""
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = {}
     """Packages that read or write it, by version."""
 
     @property

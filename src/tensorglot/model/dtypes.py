@@ -10,8 +10,7 @@ they are carried as bytes. Each format's module has a table from its own codes t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,9 +25,8 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DType:
-    """One row of the table. Rows are compared by identity."""
+class DType(NamedTuple):
+    """One row of the table."""
 
     code: int
     name: str

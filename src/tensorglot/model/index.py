@@ -87,7 +87,7 @@ def _per(per: Per, *, fill: Any = None, **options: Any) -> Any:
     return field(metadata={"per": per, "fill": fill}, **options)
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Index:
     """The columns: arrays and sequences with all entries, or mappings and sets by position for sparse columns.
 

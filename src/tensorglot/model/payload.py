@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
@@ -267,14 +266,13 @@ class Check(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Raw bytes at `begin` to `end` of a source."""
 
     source: Source
     begin: int
     end: int
-    check: Check | None = field(default=None, compare=False, repr=False)
+    check: Check | None = None
 
     @property
     def nbytes(self) -> int:
@@ -332,8 +330,7 @@ class Span:
                     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(NamedTuple):
     """Bytes at `begin` to `end` of a source, which a codec decodes to `nbytes` bytes."""
 
     source: Source
@@ -343,10 +340,10 @@ class Encoded:
     codec: Codec
     tensor: str
     """The tensor's name, for errors of the codec."""
-    limits: Any = field(default=None, repr=False)
+    limits: Any = None
     """The `Limits` that the archive was opened with."""
-    check: Check | None = field(default=None, compare=False, repr=False)
-    held: memoryview | None = field(default=None, compare=False, repr=False)
+    check: Check | None = None
+    held: memoryview | None = None
     """The encoded bytes, if they have been read already."""
 
     def require_decodable(self) -> None:
@@ -383,7 +380,7 @@ class Encoded:
             copy_range(map(memoryview, self.streaming.decode_stream(self, self.stored(check))), 0, out)
         elif not check.decoded:
             with check.stored(self.source, self.begin, self.end) as held:
-                self.codec.decode_into(replace(self, check=None, held=held), offset, out)
+                self.codec.decode_into(self._replace(check=None, held=held), offset, out)
         elif isinstance(self.codec, Rearranged):
             self.verify()
             self.codec.decode_into(self._bare, offset, out)
@@ -431,7 +428,7 @@ class Encoded:
 
     @property
     def _bare(self) -> Encoded:
-        return replace(self, check=None)
+        return self._replace(check=None)
 
 
 class Memory(NamedTuple):
@@ -523,7 +520,7 @@ def inner_payload(payload: Encoded, inner: Codec | None, nbytes: int) -> Span | 
     """The payload below a codec that wraps another: the stored span, or the bytes that the inner codec decodes."""
     if inner is None:
         return Span(payload.source, payload.begin, payload.end, payload.check)
-    return replace(payload, nbytes=nbytes, codec=inner)
+    return payload._replace(nbytes=nbytes, codec=inner)
 
 
 def location(payload: Payload | NDArray[Any]) -> tuple[object, ...]:

@@ -255,7 +255,7 @@ def _read_part(part: Part, tensor: str) -> Part:
         else:
             array = np.frombuffer(part.payload.read(0, part.nbytes), np.uint8)
     except UnsupportedError:  # the caller gets the tensor; reading this part of it raises the error again
-        return part if isinstance(part.payload, Memory) else part._replace(payload=replace(part.payload, check=None))
+        return part if isinstance(part.payload, Memory) else part._replace(payload=part.payload._replace(check=None))
     return Part(part.dtype, part.shape, Memory(array), unknown_dtype=part.unknown_dtype)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
@@ -212,17 +212,18 @@ def _open_file(
     return Archive(index, opened, limits=limits, verifier=verifier, reopen=reopen)
 
 
-@dataclass(frozen=True, slots=True)
 class _Beside:
     """Opens other files of the same archive, by their names."""
 
-    place: Place
-    backend: Backend
+    __slots__ = ("_backend", "_place")
+
+    def __init__(self, place: Place, backend: Backend) -> None:
+        self._place, self._backend = place, backend
 
     def __call__(self, name: str) -> Source:
-        place = replace(self.place, text=self.place.absolute)  # the working directory may have changed
-        return source_for(file_named_by(place, name), self.backend)
+        place = replace(self._place, text=self._place.absolute)  # the working directory may have changed
+        return source_for(file_named_by(place, name), self._backend)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        refuse_credentials(self.place.text)
-        return _Beside, (self.place, self.backend)
+        refuse_credentials(self._place.text)
+        return _Beside, (self._place, self._backend)

@@ -217,7 +217,7 @@ class Writer:
         if isinstance(payload, Encoded) and isinstance(payload.codec, Undecodable):  # some formats can copy it
             stored = Span(payload.source, payload.begin, payload.end)
             end = begin + write_stream(self._spool, stored.chunks())
-            return part._replace(payload=replace(payload, source=self._source, begin=begin, end=end, held=None))
+            return part._replace(payload=payload._replace(source=self._source, begin=begin, end=end, held=None))
         end = begin + write_stream(self._spool, payload.chunks())
         return part._replace(payload=Span(self._source, begin, end))
 
