@@ -96,8 +96,9 @@ _VIEWS = (
     "other objects of a million tensors do not fit in the caches of the processor."
 )
 _OBJECTS = (
-    "The payload is 1.6 MB, but there are 100,000 arrays and names: Python's objects, a few hundred bytes for each "
-    "tensor, are what takes the memory."
+    "The payload is 1.6 MB, but what is returned, 100,000 arrays and names in a dict, takes 40 MB: objects, 400 "
+    "bytes for each tensor. What a peak has above that are the header, its columns and the places in memory, which are "
+    "freed at the end: 9 MB in BinTensors, 13 in safetensors, 28 in zTensor."
 )
 
 REASONS: dict[tuple[str, str], str] = {

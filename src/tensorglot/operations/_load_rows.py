@@ -121,6 +121,7 @@ def _load(
         error.tensor = index.names[int(rows[np.argmax((index.begins[rows] <= missing) & (missing < index.ends[rows]))])]
         raise
 
+    del begins, ends, tails, pieces, scattered  # 32 bytes for each row, before there are all arrays
     arrays: list[NDArray[Any]] = []
     steps = np.diff(places.offsets, append=0)
     for a, b in pairwise(_runs(index, order, places.groups, steps)):
@@ -128,8 +129,9 @@ def _load(
         # A row at an odd offset of its slab: NumPy is slower on such an array, and C libraries may refuse it.
         arrays += views if views[0].flags.aligned else [view.copy() for view in views]
     if len(order) == len(index.names):
-        in_order = [arrays[i] for i in np.argsort(order).tolist()]
-        loaded: dict[str, Any] = dict(zip(index.names, in_order, strict=True))
+        if (order[1:] < order[:-1]).any():  # the file has another order than the index
+            arrays = [arrays[i] for i in np.argsort(order).tolist()]
+        loaded: dict[str, Any] = dict(zip(index.names, arrays, strict=True))
     else:
         by_row = given | dict(zip(order.tolist(), arrays, strict=True))
         loaded = {index.names[row]: by_row[row] for row in rows.tolist()}
