@@ -93,12 +93,18 @@ _ASKING = (
 )
 _VIEWS = (
     'Making as many NumPy views in a dict, and nothing else ("views"), grows with a power of 1.1, too: the names and '
-    "other objects of a million tensors do not fit in the caches of the processor."
+    "other objects of a million tensors do not fit in the caches of the processor. The instructions for each tensor do "
+    "not grow: of 3,000 and of 30,000 tensors, diff takes 23,100 and 17,400, identify 52,200 and 51,800."
 )
 _OBJECTS = (
     "The payload is 1.6 MB, but what is returned, 100,000 arrays and names in a dict, takes 40 MB: objects, 400 "
     "bytes for each tensor. What a peak has above that are the header, its columns and the places in memory, which are "
     "freed at the end: 9 MB in BinTensors, 13 in safetensors, 28 in zTensor."
+)
+_CHAIN = (
+    "A checkpoint and the changes of ten successors are read, put together and compared with their BLAKE3. Of the "
+    "processor's time 26 % are Python, 22 the operating system (14 of them clear the pages of the result), 19 putting "
+    "changes in place, 13 decoding zstd, 8 BLAKE3 and 5 NumPy."
 )
 
 REASONS: dict[tuple[str, str], str] = {
@@ -189,6 +195,8 @@ REASONS: dict[tuple[str, str], str] = {
         "it, which is what a file of one tensor takes, are calls of NumPy on columns. Tried: both kernels at -O3 and "
         "fewer of these calls, together a sixth of the time."
     ),
+    ("W7 2 % changed", "GB/s, checkout"): _CHAIN,
+    ("W7 2 % random bits", "GB/s, checkout"): _CHAIN,
     ("diff against tensors", "as the exponent of time"): _VIEWS,
     ("identify against tensors", "as the exponent of time"): _VIEWS,
     ("W1 slice of 1 %", "bintensors"): _SLICE,

@@ -59,13 +59,17 @@ def test_whatever_is_faster_without_missing_a_goal_has_its_reason(module, publis
 def test_a_reason_is_for_one_row_that_exists_and_has_numbers_of_it(module) -> None:
     """A pattern for any row would hide the next one in which something is faster."""
     cases = {case.name: case for name in importlib.import_module("benchmarks").GROUPS for case in module(name).cases()}
-    verbs = module("growth").VERBS
+    verbs, claims = module("growth").VERBS, module("claims")
     for (name, what), text in module("reasons").REASONS.items():
         verb, against, axis = name.partition(" against ")
         if against:
             assert verb in verbs
             assert axis in ("tensors", "bytes")
             assert what in ("as the exponent of time", "as the exponent of memory")
+            continue
+        if name.startswith("W7 "):
+            assert name.removeprefix("W7 ") in claims.STORE_SCENARIOS
+            assert what.removeprefix("GB/s, ") in claims.STORE_GBPS
             continue
         assert what in cases[name].actions or what == "MB of memory"
         assert re.search(r"{ours}|{theirs}|{more}|\d", text), name
