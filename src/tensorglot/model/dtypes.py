@@ -10,7 +10,8 @@ they are carried as bytes. Each format's module has a table from its own codes t
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,8 +26,9 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
 )  # fmt: skip
 
 
-class DType(NamedTuple):
-    """One row of the table."""
+@dataclass(frozen=True, slots=True, eq=False)
+class DType:
+    """One row of the table. Rows are compared by identity."""
 
     code: int
     name: str
