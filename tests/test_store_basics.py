@@ -72,6 +72,39 @@ def test_every_kind_of_value(kind: str, store: Store) -> None:
     assert_clean(store)
 
 
+def test_looking_up_a_tensor_reads_only_the_way_to_it(store: Store, tmp_path: Path) -> None:
+    """The pack of the first commit, which has all other tensors, is gone."""
+    values = {f"w{i:04}": np.float32(i) for i in range(2000)}
+    store.commit("main", values)
+    (first,) = packs(tmp_path / "store")
+    store.commit("main", {**values, "w1999": np.float32(-7)}, metadata={"step": "2"})
+    first.unlink()
+    with Store(tmp_path / "store").checkout("main") as archive:
+        assert archive.metadata == {"step": "2"}
+        assert archive["w1999"].tolist() == -7
+        assert archive.select(["w1999"])["w1999"].tolist() == -7
+        assert "w1999" in archive
+        assert "w1999x" not in archive
+        for whole in (lambda: len(archive), lambda: archive["w0000"], lambda: archive["w1999x"]):
+            with pytest.raises(tg.IntegrityError):
+                whole()
+
+
+def test_lookups_one_by_one_are_those_of_the_whole_commit(store: Store) -> None:
+    store.commit("main", {name: make() for name, make in VALUES.items()})
+    whole = store.checkout("main")
+    assert len(whole) == len(VALUES)
+    for name, tensor in whole.items():
+        alone = store.checkout("main")[name]
+        assert (alone.name, alone.type, alone.layout, alone.attributes, alone.cid(), alone.serialize()) == (
+            tensor.name, tensor.type, tensor.layout, tensor.attributes, tensor.cid(), tensor.serialize()
+        )  # fmt: skip
+    closed = store.checkout("main")
+    closed.close()
+    with pytest.raises(tg.InputError, match="closed"):
+        closed["scalar"]
+
+
 def test_sparse_tensors_keep_their_parts(store: Store, tmp_path: Path) -> None:
     matrix = needs("scipy.sparse").random(200, 100, 0.05, format="csr", random_state=1)
     tg.save(tmp_path / "a.zt", {"m": matrix, "d": np.ones(3)})

@@ -119,13 +119,14 @@ def verify(
     if sums == "write" and place is None:
         raise InputError("sums='write' needs a path as source", rule="verify.sums")
     opened: AbstractContextManager[Archive]
-    if isinstance(source, Archive):
-        opened = nullcontext(Archive(source.index, source.source, limits=source.limits))
-    else:
-        try:
-            opened = open_source(source, options)
-        except FormatError as error:
-            return Report(format, problems=(Problem.of(error),))
+    try:
+        if isinstance(source, Archive):
+            opened = nullcontext(Archive(source.index, source.source, limits=source.limits))
+        else:
+            opened = archive = open_source(source, options)
+            _ = archive.index  # a commit reads it now
+    except FormatError as error:
+        return Report(format, problems=(Problem.of(error),))
     with opened as archive, start_progress(progress, "verifying") as report:
         counter = _ByteCounter(report)
         sidecar = place if sums == "check" else None

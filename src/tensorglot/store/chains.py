@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tensorglot.memory import SCRATCH_NBYTES, Scratch, allocate, scratch
 from tensorglot.store.backend import Backend
 from tensorglot.store.encodings import IS_DELTA, SPARE_NBYTES, apply_chain, decode, wrong_base
-from tensorglot.store.lookup import Chains
+from tensorglot.store.lookup import Chains, Stored
 from tensorglot.store.salvage import pack_key
 
 __all__ = ["Bodies", "decode_chain", "read_bodies"]
@@ -79,7 +79,7 @@ class _Run:
 
 
 def decode_chain(
-    chains: Chains, first: int, last: int, bodies: Bodies, group: Callable[[int], bytes], out: memoryview
+    chains: Chains, first: int, last: int, bodies: Bodies, group: Callable[[Stored], bytes], out: memoryview
 ) -> None:
     """Decodes the block whose records are those from `first` to `last`.
 
@@ -95,7 +95,7 @@ def decode_chain(
 
     def decode_first(out: memoryview) -> None:
         if chains.grouped[first]:
-            out[:] = group(chains.at[first])
+            out[:] = group(chains.records(first))
         else:
             decode(chains.encodings[first], bodies.body(first), out)
 

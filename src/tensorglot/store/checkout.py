@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import accumulate
@@ -18,6 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from tensorglot.cached import cached_property
 from tensorglot.containers.dynd import index_of
 from tensorglot.dynd.link_columns import may_link
 from tensorglot.dynd.schema import fixed_nbytes
@@ -46,12 +47,12 @@ from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, NODE_HEAD, 
 __all__ = [
     "FORMAT",
     "ArraySource",
+    "CommitArchive",
     "PartRow",
     "TensorRows",
     "array_tensor",
     "check_tensor",
     "check_tensors",
-    "open_commit",
     "parse_type",
     "read_node",
     "read_nodes",
@@ -65,6 +66,7 @@ KEPT_CHUNKS = 16
 _SMALL_NBYTES = 16 << 10
 """Arrays below this size are read together, if there are some of them: they lie in groups."""
 _FEW, _TOGETHER = 8, 4096
+"""The least and the most small arrays that are read together. So many tensors are looked up before all names are."""
 _THREAD_NBYTES = 4 * CHUNK_NBYTES
 """What one thread reads and decodes at a time."""
 SPARE_NBYTES = 16 << 30
@@ -225,7 +227,7 @@ def _check_expansion(packs: Packs, arrays: Iterable[tuple[Type, int]], limits: L
 
     `arrays` are types with the bytes of all arrays of each.
     """
-    stored = sum(index.nbytes for index in packs.indexes.values())
+    stored = packs.nbytes
     sizes: dict[int, tuple[Type, int]] = {}
     for type, size in arrays:  # many may share a type, which is looked through once
         sizes[id(type)] = type, sizes.get(id(type), (type, 0))[1] + size
@@ -242,17 +244,86 @@ def _is_small(array: ArrayNode) -> bool:
     return array.nbytes < _SMALL_NBYTES and array.data.codec == RAW
 
 
-def open_commit(packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[], Archive] | None) -> Archive:
-    """The tensors of a commit."""
-    manifest = Manifest(commit.tensors, partial(read_node, packs))
+class CommitArchive(Archive):
+    """The tensors of a commit.
+
+    The first few tensors that are looked up are found node by node. The names of all are read when they are needed.
+    """
+
+    def __init__(self, packs: Packs, commit: Commit, limits: Limits, reopen: Callable[[], Archive] | None) -> None:
+        super().__init__(Index.concat([], format=FORMAT), None, limits=limits, reopen=reopen)
+        del self.__dict__["index"]  # `index` and `source` are properties here
+        self._packs = packs
+        self._commit = commit
+        self._manifest = Manifest(commit.tensors, partial(read_node, packs))
+        self._manifest.find("")  # a commit whose manifest is missing cannot be opened
+        self._few: dict[str, Tensor] = {}
+        self._closed = False
+
+    @cached_property
+    def _opened(self) -> tuple[Index, ArraySource]:
+        return _open_all(self._packs, self._manifest, self._commit, self.limits, self._reopen)
+
+    @cached_property
+    def index(self) -> Index:  # type: ignore[override]
+        return self._opened[0]
+
+    @property
+    def source(self) -> Source | None:
+        return None if self._closed else self._opened[1]
+
+    @source.setter
+    def source(self, source: Source | None) -> None:
+        self._closed = True
+
+    def close(self) -> None:
+        self._closed = True  # a store keeps its packs open
+
+    @property
+    def format(self) -> str:
+        return FORMAT
+
+    @property
+    def metadata(self) -> Mapping[str, Any] | None:
+        return self._commit.metadata
+
+    def __getitem__(self, name: str) -> Tensor:
+        if isinstance(name, str) and not self._closed:
+            found = self._few.get(name)
+            if found is None and len(self._few) < _FEW:
+                chosen = self.select([name])
+                found = None if chosen is self else self._few.setdefault(name, chosen.tensor_at(0))
+            if found is not None:
+                return found
+        return super().__getitem__(name)
+
+    def select(self, names: Collection[str]) -> Archive:
+        if "_opened" in self.__dict__ or self._closed or not 0 < len(names) <= _FEW:
+            return self
+        each = list(dict.fromkeys(names))
+        links = [link for link in map(self._manifest.find, each) if link is not None]
+        if len(links) < len(each):
+            return self
+        blocks = [read_node(self._packs, link) for link in links]
+        index, source = _open_any(self._packs, each, blocks, self.limits, None)
+        return Archive(replace(index, format=FORMAT, metadata=self.metadata), source, limits=self.limits)
+
+    def __contains__(self, name: object) -> bool:
+        if "_opened" in self.__dict__ or not isinstance(name, str):
+            return super().__contains__(name)
+        return self._manifest.find(name) is not None
+
+
+def _open_all(
+    packs: Packs, manifest: Manifest, commit: Commit, limits: Limits, reopen: Callable[[], Archive] | None
+) -> tuple[Index, ArraySource]:
     leaves = manifest.leaves(limits.tensors_or(), partial(read_nodes, packs))
     names = [name for node in leaves for name in node.names]
     digests = [digest for node in leaves for digest in _tensor_digests(node)]
     blocks = packs.read_many(digests, DAG_CBOR)
     opened = _open_dense(packs, names, blocks, limits, reopen) or _open_any(packs, names, blocks, limits, reopen)
     cids = [NODE_HEAD + digest for digest in digests]
-    index = replace(opened[0], format=FORMAT, metadata=commit.metadata, cids=cids)
-    return Archive(index, opened[1], limits=limits, reopen=reopen)
+    return replace(opened[0], format=FORMAT, metadata=commit.metadata, cids=cids), opened[1]
 
 
 def _tensor_digests(leaf: Node) -> list[bytes]:

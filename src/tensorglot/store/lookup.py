@@ -10,13 +10,16 @@ copies that can be decoded, the one with the fewest deltas first: a copy of dept
 a copy of its base of a smaller depth. So chains of deltas end, whoever wrote them, and a
 delta whose base was removed is not in the store: who needs the block writes it again. The
 same holds for a copy that is marked as damaged (`marks.py`).
+
+Making the table takes longer than a few lookups. So the first ones `glance` at the digests
+of all packs, unsorted, and parse the indexes only of the packs that have the blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +30,7 @@ from tensorglot.store.marks import Span
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record
 from tensorglot.wire.cid import DIGEST_NBYTES
 
-__all__ = ["Chains", "Stored", "Table"]
+__all__ = ["Chains", "Glance", "Stored", "Table"]
 
 _NONE, _SOUGHT = -1, -2
 
@@ -51,6 +54,52 @@ class Stored(NamedTuple):
     def order(self) -> tuple[int, str, int]:
         """The order in which blocks are copied: bases before their deltas, and by their place in a pack."""
         return self.record.depth, self.pack, self.record.offset
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Glance:
+    """Lookups of single blocks, as the table would find them. It is not worth making for a few of them."""
+
+    names: list[str]
+    indexes: list[PackIndex]
+    keys: NDArray[np.uint64]
+    """The first eight bytes of the digests of each pack, in the order of the bytes in memory."""
+    starts: NDArray[np.int64]
+    """The first block of each pack."""
+    damaged: Mapping[str, frozenset[Span]]
+
+    @classmethod
+    def of(cls, indexes: Mapping[str, PackIndex], damaged: Mapping[str, frozenset[Span]]) -> Glance:
+        heads = [index.digests[:, :8] for index in indexes.values()]
+        keys = np.concatenate([np.empty((0, 8), np.uint8), *heads]).view(np.uint64).reshape(-1)
+        return cls(list(indexes), list(indexes.values()), keys, _starts(list(map(len, heads))), damaged)
+
+    def chain(self, digest: bytes) -> list[Stored] | None:
+        """The record in full that a block begins with, and the deltas on it; None if only the table can tell."""
+        links: list[Stored] = []
+        below = MAX_DEPTH + 1
+        while True:
+            found = self._find(digest)
+            if found is None or found.record.depth >= below:
+                return None
+            links.append(found)
+            if found.record.base is None:
+                return links[::-1]
+            digest, below = found.record.base, found.record.depth
+
+    def _find(self, digest: bytes) -> Stored | None:
+        """The copy with the fewest deltas; None if there is none, or one in a pack that has damage."""
+        best: Stored | None = None
+        for at in np.flatnonzero(self.keys == np.frombuffer(digest, np.uint64, 1)).tolist():
+            number = int(self.starts.searchsorted(at, "right")) - 1
+            name, index, row = self.names[number], self.indexes[number], at - self.starts.item(number)
+            if index.digests[row].tobytes() == digest:
+                if name in self.damaged:
+                    return None
+                record = index.record(row)
+                if best is None or record.depth < best.record.depth:
+                    best = Stored(name, record)
+        return best
 
 
 class Together(NamedTuple):
@@ -106,9 +155,7 @@ class Chains(NamedTuple):
 
     ends: list[int]
     """Where the records of each block end."""
-    at: list[int]
-    """The position in the table of the block of each record."""
-    packs: list[int]
+    packs: list[str]
     offsets: list[int]
     stored: list[int]
     """0 for a record that has more than the block: such groups are kept decoded."""
@@ -116,6 +163,24 @@ class Chains(NamedTuple):
     sizes: list[int]
     """Of the blocks."""
     grouped: list[bool]
+    records: Callable[[int], Stored]
+    """One of the records."""
+
+    @classmethod
+    def of(cls, chains: Sequence[Sequence[Stored]]) -> Chains:
+        """The chains of few blocks."""
+        links = [link for chain in chains for link in chain]
+        records = [link.record for link in links]
+        return cls(
+            list(accumulate(map(len, chains))),
+            [link.pack for link in links],
+            [record.offset for record in records],
+            [0 if record.grouped else record.stored for record in records],
+            [record.encoding for record in records],
+            [record.nbytes for record in records],
+            [record.grouped for record in records],
+            links.__getitem__,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,15 +293,16 @@ class Table:
         blocks = self.blocks[links]
         records, sizes = self.columns.records[blocks], self.columns.sizes[blocks]
         grouped = sizes != self.columns.decoded[records]
+        names = self.names
         return Chains(
             ends,
-            links,
-            self.packs[links].tolist(),
+            [names[pack] for pack in self.packs[links].tolist()],
             self.columns.offsets[records].tolist(),
             np.where(grouped, 0, self.columns.stored[records]).tolist(),
             self.columns.encodings[records].tolist(),
             sizes.tolist(),
             grouped.tolist(),
+            lambda at: self.stored(links[at]),
         )
 
     def _find_base(self, at: int) -> int:

@@ -170,16 +170,18 @@ class Manifest:
 
     def find(self, name: str) -> CID | None:
         """The link of one tensor, by reading the nodes on the way to it."""
-        link = self.root
+        link, first = self.root, ""
         for _ in range(MAX_LEVELS):
             node = self._node(link)
+            if first and node.names[:1] != [first]:
+                raise _wrong_first()
             # Code points are in the order of their UTF-8.
             at = bisect_right(node.names, name) - 1
             if at < 0:
                 return None
             if node.leaf:
                 return node.links[at] if node.names[at] == name else None
-            link = node.links[at]
+            link, first = node.links[at], node.names[at]
         raise too_deep()
 
     def leaves(self, most: int, read_each: Callable[[Sequence[CID]], list[bytes]]) -> list[Node]:
@@ -194,7 +196,7 @@ class Manifest:
                 raise too_deep()
             node = self._node(link)
             if first and node.names[:1] != [first]:
-                raise FormatError("a manifest names the first tensor of a node wrongly", rule="store.manifest.order")
+                raise _wrong_first()
             if node.leaf:
                 if count and node.names and last >= node.names[0].encode():
                     raise FormatError("the names of a manifest are not sorted", rule="store.manifest.order")
@@ -206,6 +208,10 @@ class Manifest:
                 below = zip(node.links, [level + 1] * len(node.names), node.names, strict=True)
                 stack.extend(reversed(list(below)))
         return found
+
+
+def _wrong_first() -> FormatError:
+    return FormatError("a manifest names the first tensor of a node wrongly", rule="store.manifest.order")
 
 
 def too_deep() -> FormatError:

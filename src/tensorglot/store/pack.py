@@ -8,8 +8,9 @@ A record has an encoding and, if that is a delta, the digest of the block it was
 from. The index is columns: for each block its digest (sorted), its record and its place
 in the decoded record; for each record its span, decoded size, encoding, base, and what it
 costs to decode: the number of deltas (depth) and the stored bytes of all of them (chain).
-It is read by one request if it is small, and by two if not. All numbers are one zstd frame;
-packs of version 1, which are read as well, have them as they are, and say where records begin.
+It is read by one request if it is small, and by two if not; its digests can be searched before
+the other columns are parsed. All numbers are one zstd frame; packs of version 1, which are
+read as well, have them as they are, and say where records begin.
 
 A record is trusted for nothing: a block is compared with its digest after decoding.
 Knows bytes and digests; knows nothing of what blocks mean.
@@ -18,14 +19,16 @@ Knows bytes and digests; knows nothing of what blocks mean.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from tensorglot.cached import cached_property
 from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.kernels import planes
 from tensorglot.store.backend import Backend, File
@@ -80,17 +83,45 @@ class Record(NamedTuple):
         return self.nbytes != self.decoded
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PackIndex:
-    """The columns of a pack's index."""
+class _Parsed(NamedTuple):
+    """The columns of blocks, the columns of records, and the digests of bases."""
 
-    digests: NDArray[np.uint8]
-    """(blocks, 32), sorted."""
     blocks: dict[str, NDArray[Any]]
     records: dict[str, NDArray[Any]]
     bases: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class PackIndex:
+    """A pack's index. Its columns are parsed when they are first used: most lookups need few packs of a store."""
+
+    digests: NDArray[np.uint8]
+    """(blocks, 32), sorted."""
     nbytes: int
     """Size of the whole pack."""
+    key: str
+    _parse: Callable[[], _Parsed]
+
+    @cached_property
+    def parsed(self) -> _Parsed:
+        """The columns. A FormatError if they are malformed."""
+        try:
+            return self._parse()
+        except FormatError as error:
+            error.path = self.key
+            raise
+
+    @property
+    def blocks(self) -> dict[str, NDArray[Any]]:
+        return self.parsed.blocks
+
+    @property
+    def records(self) -> dict[str, NDArray[Any]]:
+        return self.parsed.records
+
+    @property
+    def bases(self) -> NDArray[np.uint8]:
+        return self.parsed.bases
 
     def record(self, block: int) -> Record:
         # `item` makes an int at once: a chain of ten deltas is found in 34 instead of 46 microseconds.
@@ -146,62 +177,60 @@ def read_index(backend: Backend, key: str) -> PackIndex:
     if blake3(data).digest() != digest:
         raise FormatError("the index does not match its hash", rule="pack.index", offset=offset, path=key)
     try:
-        return (_parse if magic == _MAGIC else _parse_1)(data, size, offset)
+        return _index(data, size, offset, key, packed=magic == _MAGIC)
     except FormatError as error:
         error.path = key
         raise
 
 
-def _parse(data: memoryview, size: int, end: int) -> PackIndex:
-    blocks, records, bases = _counts(data, end)
-    frame = _COUNTS.size + (blocks + bases) * DIGEST_NBYTES
-    if not bases <= records <= blocks or frame > len(data):  # which bounds what the frame may decode to
-        raise _wrong_size(end)
+def _index(data: memoryview, size: int, end: int, key: str, *, packed: bool) -> PackIndex:
+    """The index that begins at byte `end` of a pack of `size` bytes. `packed` from version 2 on."""
+    if len(data) < _COUNTS.size:
+        raise FormatError("the index is too short", rule="pack.index", offset=end)
+    counts = _COUNTS.unpack_from(data)
+    blocks, records, bases = counts
+    numbers = _COUNTS.size + (blocks + bases) * DIGEST_NBYTES
+    if packed:  # the counts bound what the frame may decode to
+        fits = bases <= records <= blocks and numbers <= len(data)
+    else:
+        numbers += blocks * _BLOCK_NBYTES + records * (8 + _RECORD_NBYTES)
+        fits = numbers == len(data)
+    if not fits:
+        raise FormatError("the index does not have the size that its counts require", rule="pack.index", offset=end)
+    parse = partial(_parse if packed else _parse_1, data, counts, end)
+    return PackIndex(_Columns(data, _COUNTS.size).digests(blocks), size, key, parse)
+
+
+def _parse(data: memoryview, counts: tuple[int, int, int], end: int) -> _Parsed:
+    blocks, records, bases = counts
     numbers = bytearray(blocks * _BLOCK_NBYTES + records * _RECORD_NBYTES)
     split = memoryview(bytearray(len(numbers)))
+    frame = data[_COUNTS.size + (blocks + bases) * DIGEST_NBYTES :]
     if numbers:
         try:
-            zstd.decode_whole(data[frame:], split)
+            zstd.decode_whole(frame, split)
         except FormatError as error:
             raise FormatError(f"the index is malformed: {error.message}", rule="pack.index", offset=end) from error
-    elif frame != len(data):
-        raise _wrong_size(end)
+    elif frame:
+        raise FormatError("the index has more bytes than its counts require", rule="pack.index", offset=end)
     words = len(numbers) - 2 * records
     planes.merge(split[:words], _WORD, memoryview(numbers)[:words])
     numbers[words:] = split[words:]
-    columns, digests = _Columns(memoryview(numbers), 0), _Columns(data, _COUNTS.size)
+    columns = _Columns(memoryview(numbers), 0)
     of_block = columns.take_all(_BLOCK_COLUMNS, blocks)
     of_record = columns.take_all(_RECORD_COLUMNS, records)
     ends = np.cumsum(of_record["stored"], dtype=np.uint64) + np.uint64(len(_MAGIC))
     of_record["offset"] = ends - of_record["stored"]
-    index = PackIndex(digests.digests(blocks), of_block, of_record, digests.digests(bases), size)
-    _check(index, end)
-    return index
+    of_bases = _Columns(data, _COUNTS.size + blocks * DIGEST_NBYTES).digests(bases)
+    return _checked(_Parsed(of_block, of_record, of_bases), end)
 
 
-def _parse_1(data: memoryview, size: int, end: int) -> PackIndex:
-    blocks, records, bases = _counts(data, end)
-    nbytes = blocks * _BLOCK_NBYTES + records * (8 + _RECORD_NBYTES)
-    if len(data) != _COUNTS.size + nbytes + (blocks + bases) * DIGEST_NBYTES:
-        raise _wrong_size(end)
-    columns = _Columns(data, _COUNTS.size)
-    digests = columns.digests(blocks)
+def _parse_1(data: memoryview, counts: tuple[int, int, int], end: int) -> _Parsed:
+    blocks, records, bases = counts
+    columns = _Columns(data, _COUNTS.size + blocks * DIGEST_NBYTES)
     of_block = columns.take_all(_BLOCK_COLUMNS, blocks)
     of_record = columns.take_all(_RECORD_COLUMNS_1, records)
-    index = PackIndex(digests, of_block, of_record, columns.digests(bases), size)
-    _check(index, end)
-    return index
-
-
-def _counts(data: memoryview, end: int) -> tuple[int, int, int]:
-    if len(data) < _COUNTS.size:
-        raise FormatError("the index is too short", rule="pack.index", offset=end)
-    blocks, records, bases = _COUNTS.unpack(data[: _COUNTS.size])
-    return blocks, records, bases
-
-
-def _wrong_size(end: int) -> FormatError:
-    return FormatError("the index does not have the size that its counts require", rule="pack.index", offset=end)
+    return _checked(_Parsed(of_block, of_record, columns.digests(bases)), end)
 
 
 class _Columns:
@@ -220,9 +249,9 @@ class _Columns:
         return self.take("u1", count * DIGEST_NBYTES).reshape(count, DIGEST_NBYTES)
 
 
-def _check(index: PackIndex, end: int) -> None:
-    """Everything that later code relies on: spans inside the pack, sizes within limits, bases that exist."""
-    of_block, of_record = index.blocks, index.records
+def _checked(index: _Parsed, end: int) -> _Parsed:
+    """Checks everything that later code relies on: spans inside the pack, sizes within limits, bases that exist."""
+    of_block, of_record, _ = index
     records = [of_record[name] for name in ("offset", "stored", "decoded", "base", "depth")]
     blocks = [of_block[name] for name in ("record", "begin", "nbytes")]
     count = len(records[0])
@@ -235,13 +264,14 @@ def _check(index: PackIndex, end: int) -> None:
         for row, begin, nbytes in zip(*(column.tolist() for column in blocks), strict=True):
             _require_block(row < count, "names a record that does not exist")
             _require_block(begin + nbytes <= decoded[row], "lies outside its record")
-        return
+        return index
     for what, wrong in _record_faults(end, len(index.bases), *records):
         if wrong.any():
             raise FormatError(what, rule="pack.record", offset=int(records[0][int(np.argmax(wrong))]))
     rows, begins, sizes = blocks
     _require_block(not (rows >= count).any(), "names a record that does not exist")
     _require_block(not (begins.astype(np.uint64) + sizes > records[2][rows]).any(), "lies outside its record")
+    return index
 
 
 def _record_faults(
@@ -309,7 +339,7 @@ class PackWriter:
         )
         footer = _FOOTER.pack(self.position, len(data), blake3(data).digest(), _MAGIC)
         self.file.write([memoryview(data), memoryview(footer)])
-        return _parse(memoryview(data), self.position + len(data) + len(footer), self.position)
+        return _index(memoryview(data), self.position + len(data) + len(footer), self.position, "", packed=True)
 
 
 def _numbers_frame(blocks: Sequence[tuple[int, ...]], records: Sequence[tuple[int, ...]]) -> bytes:

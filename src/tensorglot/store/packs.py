@@ -26,7 +26,7 @@ from tensorglot.memory import scratch
 from tensorglot.store.backend import Backend
 from tensorglot.store.chains import Bodies, decode_chain, read_bodies
 from tensorglot.store.encodings import apply, decode
-from tensorglot.store.lookup import Chains, Stored, Table
+from tensorglot.store.lookup import Chains, Glance, Stored, Table
 from tensorglot.store.marks import Marks, parse_marks
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
 from tensorglot.store.salvage import READ_ERRORS, Salvage, pack_key
@@ -40,6 +40,10 @@ CACHE_NBYTES = 32 << 20
 _INDEXES = 256
 """Indexes of local packs that one thread reads at a time: reading one takes less time than starting a thread's job."""
 _SUFFIX = ".pack"
+_MOST_GLANCES = 64
+"""Lookups before the table of all packs is made, which takes as long as some hundred of them."""
+_FEW = 16
+"""Blocks that are looked up one by one."""
 
 T = TypeVar("T")
 
@@ -56,6 +60,8 @@ class Packs:
         """Records that are damaged, as a check has found."""
         self._noted: Marks = {}
         self._indexes: dict[str, PackIndex] = {}
+        self._glances: Glance | None = None
+        self._glanced = 0
         self._table: Table | None = None
         self._lock = Lock()
         self._groups: OrderedDict[tuple[str, int], bytes] = OrderedDict()
@@ -70,6 +76,14 @@ class Packs:
         self._load()
         return self._indexes
 
+    @property
+    def nbytes(self) -> int:
+        """The size of all packs."""
+        with self._lock:
+            if self._glances is None:
+                self._refresh()
+        return sum(index.nbytes for index in self._indexes.values())
+
     def without(self, hidden: Collection[str]) -> Packs:
         """The same packs without some of them, which a collector is about to remove. New packs are not among them."""
         if not hidden:
@@ -79,26 +93,27 @@ class Packs:
         others._indexes = {name: index for name, index in self.indexes.items() if name not in hidden}
         others.unreadable = {name: error for name, error in self.unreadable.items() if name not in hidden}
         others.marks, others._noted = self.marks, self._noted
-        others._table = Table.of(others._indexes, others.marks)
+        others._glances = Glance.of(others._indexes, others.marks)
         return others
 
     def note_damage(self, damaged: Marks) -> None:
         """Does not rely on these records, even if they cannot be marked."""
         with self._lock:
             self._noted = damaged
-            self._table = None
+            self._glances = self._table = None
 
     def refresh(self) -> None:
         """Lists the packs again, and reads the indexes of new ones."""
         with self._lock:
             self._refresh()
 
-    def _refresh(self) -> Table:
+    def _refresh(self) -> Glance:
         listed = [entry.name for entry in self.backend.list("packs")]
         names = {name.removesuffix(_SUFFIX) for name in listed if name.endswith(_SUFFIX)} - self._hidden
         marks = {**parse_marks(listed), **self._noted}
-        if self._table is not None and names == self._indexes.keys() | self.unreadable.keys() and marks == self.marks:
-            return self._table
+        known = self._indexes.keys() | self.unreadable.keys()
+        if self._glances is not None and names == known and marks == self.marks:
+            return self._glances
         kept = {name: index for name, index in self._indexes.items() if name in names}
         new = sorted(names - kept.keys())
         self.unreadable, self.marks = {}, marks
@@ -115,15 +130,16 @@ class Packs:
                 kept[name] = found
             elif found is not None:
                 self.unreadable[name] = found
-        self._indexes = kept
-        self._table = Table.of(kept, marks)
-        return self._table
+        self._indexes, self._table = kept, None
+        self._glances, self._glanced = Glance.of(kept, marks), 0
+        return self._glances
 
     def add(self, name: str, index: PackIndex) -> None:
         """Adds a pack that this process has written."""
         with self._lock:
             self._indexes = {**self._indexes, name: index}
-            self._table = Table.of(self._indexes, self.marks)
+            self._glances, self._table = Glance.of(self._indexes, self.marks), None
+            self._glanced = 0
 
     @property
     def table(self) -> Table:
@@ -133,11 +149,40 @@ class Packs:
     def _load(self) -> Table:
         if self._table is None:
             with self._lock:
-                return self._table or self._refresh()
+                return self._table or self._make_table()
         return self._table
+
+    def _make_table(self) -> Table:
+        if self._glances is None:
+            self._refresh()
+        sound = {}
+        for name, index in self._indexes.items():
+            try:
+                _ = index.parsed
+                sound[name] = index
+            except FormatError as error:
+                self.unreadable[name] = error
+        self._indexes = sound
+        self._table = Table.of(sound, self.marks)
+        return self._table
+
+    def _glance(self, digest: bytes) -> list[Stored] | None:
+        """The chain of a block, for the first lookups in new packs; None if the table has to tell."""
+        if self._table is not None or self._glanced > _MOST_GLANCES:
+            return None
+        with self._lock:
+            self._glanced += 1
+            glances = self._glances or self._refresh()
+        try:
+            return glances.chain(digest)
+        except FormatError:
+            return None  # a malformed index, which the table leaves out
 
     def find(self, digest: bytes) -> Stored | None:
         """How a block is stored; None if it is not."""
+        chain = self._glance(digest)
+        if chain is not None:
+            return chain[-1]
         table = self.table
         found = table.find(digest)
         return None if found is None else table.stored(found)
@@ -295,16 +340,14 @@ class Packs:
         self, wanted: Sequence[tuple[bytes, memoryview]], decoded: Callable[[bytes, memoryview], None]
     ) -> None:
         """Decodes blocks, and calls `decoded` with each while it is in the cache."""
-        table = self.table
-        chains = self._chains(table, [digest for digest, _ in wanted])
-        names = [table.names[pack] for pack in chains.packs]
+        chains = self._chains([digest for digest, _ in wanted])
         first = 0
         with scratch() as memory:
-            bodies = read_bodies(self.backend, names, chains.offsets, chains.stored, memory)
+            bodies = read_bodies(self.backend, chains.packs, chains.offsets, chains.stored, memory)
             for (digest, out), last in zip(wanted, chains.ends, strict=True):
                 if chains.sizes[last - 1] != len(out):
                     raise FormatError("a block does not have the size that the index says", rule="store.block.size")
-                decode_chain(chains, first, last, bodies, lambda at: self._block_of_group(table.stored(at)), out)
+                decode_chain(chains, first, last, bodies, self._block_of_group, out)
                 decoded(digest, out)
                 first = last
 
@@ -365,17 +408,21 @@ class Packs:
         damage = "".join(f"; damaged pack {name}: {error.message}" for name, error in list(self.unreadable.items())[:2])
         return MissingBlock(f"{what}{damage}", rule=rule)
 
-    def _chains(self, table: Table, digests: Sequence[bytes]) -> Chains:
+    def _chains(self, digests: Sequence[bytes]) -> Chains:
         """What blocks are decoded from."""
+        glances = [self._glance(digest) for digest in digests[:_FEW]] if len(digests) <= _FEW else [None]
+        found = [chain for chain in glances if chain is not None]
+        if len(found) == len(digests):
+            return Chains.of(found)
         try:
-            return table.chains(digests)
+            return self.table.chains(digests)
         except KeyError as error:
             raise self.missing(CID(error.args[0])) from error
 
     def chain(self, digest: bytes) -> list[tuple[bytes, Record]]:
         """The block in full that a block begins with, and the deltas on it up to the block itself."""
-        table = self.table
-        records = [table.stored(at).record for at in self._chains(table, [digest]).at]
+        chains = self._chains([digest])
+        records = [chains.records(at).record for at in range(len(chains.packs))]
         digests = [*(record.base for record in records[1:]), digest]
         return [(one, record) for one, record in zip(digests, records, strict=True) if one is not None]
 

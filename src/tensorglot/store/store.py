@@ -40,7 +40,7 @@ from tensorglot.providers import provided
 from tensorglot.store.blocks import Blocks, NewBlocks
 from tensorglot.store.bundle import read_bundle, write_bundle
 from tensorglot.store.check import check_store
-from tensorglot.store.checkout import array_tensor, check_tensors, open_commit, read_node, value_chunks
+from tensorglot.store.checkout import CommitArchive, array_tensor, check_tensors, read_node, value_chunks
 from tensorglot.store.collect import GRACE, Collected, collect, repack
 from tensorglot.store.distributed import is_distributed, join_boxes
 from tensorglot.store.ingest import Value, ingest, ingest_value
@@ -279,7 +279,7 @@ class Store:
         commit = self._read_commit(cid)
         if joined and is_distributed(commit):
             return join_boxes(self._checkout(cid, limits, joined=False), reopen)
-        return open_commit(self._packs, commit, as_limits(limits), reopen)
+        return CommitArchive(self._packs, commit, as_limits(limits), reopen)
 
     def show(self, ref: str) -> Commit:
         """The commit of a ref, a tag, a CID or the beginning of one."""
