@@ -107,7 +107,9 @@ def _packed() -> list[bytes]:
     for count, longest in ((1, 2), (30, 3), (200, 60_000)):
         positions = np.sort(np.random.default_rng(count).choice(1200, count, replace=False)).astype(np.int64)
         values = np.random.default_rng(count).integers(1, longest, count).astype("<u2").view(np.uint8)
-        found.append(bytes(room[: interpreted("packed").pack(positions, values.reshape(-1, 2).T.tobytes(), 2, room)]))
+        found.append(
+            bytes(room[: interpreted("packed_encode").pack(positions, values.reshape(-1, 2).T.tobytes(), 2, room)])
+        )
     return found
 
 
@@ -196,9 +198,11 @@ ENTRIES: dict[str, Entry] = {
         "zstd_blocks", _blocks, lambda kernel, data: kernel.walk(data, 0, 0, 1 << 17),
         lambda result, data: result[0] in (0, 1, 2) and result[1] >= 0,
     ),
-    "planes": Entry("planes", _deltas, lambda kernel, data: _patch(kernel, data) if len(data) > 3 else (True, False),
-                    lambda result, data: result[0]),
-    "packed": Entry("packed", _packed, _patch_packed, lambda result, data: result[0]),
+    "sparse": Entry(
+        "sparse_decode", _deltas, lambda kernel, data: _patch(kernel, data) if len(data) > 3 else (True, False),
+        lambda result, data: result[0],
+    ),
+    "packed": Entry("packed_decode", _packed, _patch_packed, lambda result, data: result[0]),
 }  # fmt: skip
 
 

@@ -27,9 +27,9 @@ COMPILED_ONLY = [r"if cython\.compiled:", r"@cython\.nogil"]
 """Blocks and functions that begin so."""
 EXCEPTIONS: dict[str, str] = {
     "kernels/*: if not cython.compiled:": "the other branch runs compiled",
-    "kernels/packed.py: if count == 0:": "runs compiled: interpreted, NumPy has packed the delta before it",
-    "kernels/packed.py: for i in range(8):": "the same",
-    "kernels/packed.py: if _numbers_of(places, planes, count, width, words, words + count):": "the same",
+    "kernels/packed_encode.py: if count == 0:": "runs compiled: interpreted, NumPy has packed the delta before it",
+    "kernels/packed_encode.py: for i in range(8):": "the same",
+    "kernels/packed_encode.py: if _numbers_of(places, planes, count, width, words, words + count):": "the same",
     "kernels/varint_decode.py: if exceeds(count, self.sizes[node], _HUGE):": "a count is bounded by what follows",
     "kernels/varint_encode.py: if not self.measuring:": "a measuring run opens no block, unless sizes exceed 63 bits",
     "wire/checksums.py: if found is None or found.loader is None:": "crc32c as another version of it is packaged",

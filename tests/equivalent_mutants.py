@@ -39,7 +39,7 @@ EQUIVALENT: dict[str, str] = {
     "store/delta_make.py: 0  →  1  in  batch, nbytes = [], 0": "the size of a batch: the same file",
     "wire/zstd.py: len(frames) > 1  →  len(frames) >= 1": "a small frame by itself is decoded at once: the same bytes",
     "model/slicing.py: 8  →  9": "how far gaps are read over, in how much memory: the same values",
-    "kernels/planes.py: 16  →  17  in  _BLOCK_NBYTES = cython.declare(cython.int, 16 << 10)": (
+    "kernels/sparse_decode.py: 16  →  17  in  _BLOCK_NBYTES = cython.declare(cython.int, 16 << 10)": (
         "how many bytes are in a block of the loop: the same planes"
     ),
     "io/sink.py: self._fd >= 0  →  self._fd > 0": "the directory is opened before the file, which is never 0",

@@ -32,6 +32,8 @@ from tensorglot import dynd
 from tensorglot.containers import bintensors as bintensors_container
 from tensorglot.containers import safetensors as safetensors_container
 from tensorglot.dynd.codec import decode, encode, growable
+from tensorglot.kernels.sparse import SPARE
+from tensorglot.kernels.sparse_decode import expand
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.store import encoder, encodings
 from tensorglot.wire.protobuf import Field
@@ -304,6 +306,24 @@ def planes_calls() -> Iterator[Call]:
         yield "merge_delta", lambda data=data, width=width, difference=difference, undo=undo, room=room: (
             data[:room], width, difference, undo, np.frombuffer(data[::-1], np.uint8).copy(),
         )  # fmt: skip
+
+
+def entropy_calls() -> Iterator[Call]:
+    rng = random.Random(16)
+    for _ in range(300):
+        data, width = rng.randbytes(rng.choice((0, 1, 7, 700))), rng.choice((0, 1, 2, 3, 8))
+        yield "entropy", lambda data=data, width=width: (data, width)
+
+
+def sparse_encode_calls() -> Iterator[Call]:
+    rng = random.Random(17)
+    for _ in range(600):
+        yield "changes", changes_arguments(rng)
+
+
+def sparse_decode_calls() -> Iterator[Call]:
+    rng = random.Random(18)
+    for _ in range(600):
         gaps = bytes(rng.choice((0, 1, 30, 254, 255, 255)) for _ in range(rng.randrange(6)))
         positions = sum(gap != 255 for gap in gaps) + rng.choice((0, 0, 0, 1, -1))
         elements = rng.choice((0, 1, 255, 300, 1000))
@@ -311,13 +331,12 @@ def planes_calls() -> Iterator[Call]:
             gaps, elements, np.zeros(max(0, positions), np.int64),
         )  # fmt: skip
         yield "patch", patch_arguments(rng)
-        yield "changes", changes_arguments(rng)
-        yield "entropy", lambda data=data, width=width: (data, width)
 
 
-def packed_calls() -> Iterator[Call]:
-    rng, room = random.Random(15), np.full(8000, 255, np.uint8)
-    for _ in range(700):
+def packed_values(count: int) -> Iterator[tuple[int, int, Any, bytes]]:
+    """Width and number of elements, the positions of those that change, and the planes of their differences."""
+    rng = random.Random(15)
+    for _ in range(count):
         width, elements = rng.choice((0, 1, 2, 2, 2, 3, 4, 8)), rng.choice((0, 1, 7, 300, 9000))
         share, top = rng.choice((0.001, 0.1, 1)), rng.choice((2, 3, 20, 1 << 8 * width))
         positions = np.flatnonzero(np.random.default_rng(rng.randrange(99)).random(elements) < share).astype(np.int64)
@@ -328,10 +347,21 @@ def packed_calls() -> Iterator[Call]:
             positions[-1] = rng.choice((-1, 0, 1 << 20, 1 << 40))
         if rng.random() < 0.05:
             split = split[:-1] + b"\0"
+        yield width, elements, positions, split
+
+
+def packed_encode_calls() -> Iterator[Call]:
+    rng, room = random.Random(20), np.full(8000, 255, np.uint8)
+    for width, _, positions, split in packed_values(700):
         nbytes = rng.choice((*[8000] * 9, 0, 7, 8, 20))
         yield "pack", lambda positions=positions, split=split, width=width, nbytes=nbytes: (
             positions, split, width, room[:nbytes].copy(),
         )  # fmt: skip
+
+
+def packed_decode_calls() -> Iterator[Call]:
+    rng = random.Random(19)
+    for width, elements, positions, split in packed_values(700):
         yield "patch", packed_arguments(rng, width, elements, positions, split)
 
 
@@ -339,7 +369,7 @@ def packed_arguments(
     rng: random.Random, width: int, elements: int, positions: Any, split: bytes
 ) -> Callable[[], tuple[Any, ...]]:
     """Some deltas, of which few are changed."""
-    pack = importlib.import_module("tensorglot.kernels.packed").pack
+    pack = importlib.import_module("tensorglot.kernels.packed_encode").pack
     room = np.zeros(60_000, np.uint8)
     body = bytes(room[: max(8, pack(positions, split, width, room))])
     data, spans = b"", []
@@ -606,17 +636,21 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bson_walk": (bson_walk_calls, 20),
     "cbor_values": (cbor_values_calls, 20),
     "crc32c_rows": (crc32c_rows_calls, 2),
+    "entropy": (entropy_calls, 20),
     "gather": (gather_calls, 2),
     "lookup3": (lookup3_calls, 42),
     "names": (names_calls, 4),
     "ndarrays": (ndarrays_calls, 30),
-    "packed": (packed_calls, 30),
+    "packed_decode": (packed_decode_calls, 2),
+    "packed_encode": (packed_encode_calls, 28),
     "pickle_steps": (pickle_steps_calls, 20),
     "pickle_values": (pickle_values_calls, 20),
     "pickle_views": (pickle_views_calls, 1),
     "planes": (planes_calls, 8),
     "protobuf": (protobuf_calls, 20),
     "safetensors": (safetensors_calls, 18),
+    "sparse_decode": (sparse_decode_calls, 4),
+    "sparse_encode": (sparse_encode_calls, 2),
     "utf8": (utf8_calls, 10),
     "zstd_blocks": (zstd_blocks_calls, 3),
     "encode_headers": (encode_headers_calls, 20),
@@ -701,7 +735,7 @@ def test_buffers_of_a_class_that_exports_none(form: str) -> None:
 
 def test_differences_are_the_same_compiled_and_interpreted() -> None:
     rng = random.Random(13)
-    modules = importlib.import_module("tensorglot.kernels.planes"), interpreted("planes")
+    modules = importlib.import_module("tensorglot.kernels.sparse_encode"), interpreted("sparse_encode")
     counts = set()
     for _ in range(600):
         width, elements = rng.choice((0, 1, 2, 3, 4, 8, 12, 16)), rng.choice((0, 1, 7, 40, 700))
@@ -714,13 +748,13 @@ def test_differences_are_the_same_compiled_and_interpreted() -> None:
         room = max(0, most + elements // 255 + rng.choice((0, 1, 1, 1)))
         results = []
         for module in modules:
-            gaps, positions = np.zeros(room, np.uint8), np.zeros(most + module.SPARE, np.int64)
+            gaps, positions = np.zeros(room, np.uint8), np.zeros(most + SPARE, np.int64)
             count, used = module.differences(data, base, width, gaps, positions)
             results.append((count, gaps[:used].tolist(), positions[: max(0, count)].tolist()))
         assert results[0] == results[1]
         if count >= 0:
             found = np.zeros(count, np.int64)
-            assert modules[0].expand(gaps[:used], elements, found)
+            assert expand(gaps[:used], elements, found)
             assert found.tolist() == results[0][2]
         counts.add(min(count, 3))
     assert counts == {-1, 0, 1, 2, 3}
@@ -759,10 +793,13 @@ def test_compiled_and_interpreted_kernels_encode_the_same_chunks(monkeypatch: py
         return results
 
     compiled = outcomes()
-    monkeypatch.setattr(encodings, "planes", interpreted("planes"))
-    monkeypatch.setattr(encoder, "planes", interpreted("planes"))
-    monkeypatch.setattr(encodings, "packed", interpreted("packed"))
-    monkeypatch.setattr(encoder, "packed", interpreted("packed"))
+    for module, names in (
+        (encodings, ("packed_decode", "planes", "sparse_decode")),
+        (encoder, ("packed_encode", "planes", "sparse_encode")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, interpreted(name))
+    monkeypatch.setattr(encoder, "entropy_of", interpreted("entropy").entropy)
     assert outcomes() == compiled
     assert len({encoding for encoding, _, _ in compiled}) > 3
 

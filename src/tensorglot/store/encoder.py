@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tensorglot.errors import InputError
-from tensorglot.kernels import packed, planes
+from tensorglot.kernels import packed_deltas, packed_encode, planes, sparse, sparse_encode
+from tensorglot.kernels.entropy import entropy as entropy_of
 from tensorglot.memory import SCRATCH_NBYTES, Scratch, scratch
 from tensorglot.store.encodings import (
     DELTAS,
@@ -104,7 +105,7 @@ def _ranked(data: memoryview, width: int, base: memoryview | None) -> Iterator[t
     deltas = [] if base is None else [Encoding.SPARSE_XOR, Encoding.XOR_PLANES]
     if base is not None and width in WORDS:
         deltas += [Encoding.SPARSE_DIFFERENCE, Encoding.DIFFERENCE_PLANES]
-    if base is not None and width in packed.WIDTHS:
+    if base is not None and width in packed_deltas.WIDTHS:
         deltas.append(Encoding.PACKED_DIFFERENCE)
     left = [Encoding.PLANES, *deltas]
     if len(data) > _SAMPLE_NBYTES:
@@ -181,9 +182,9 @@ def _changes(
 
     The gaps are written to `room`, the positions to `places`.
     """
-    positions = np.frombuffer(places.room(8 * (most + planes.SPARE), 0), np.int64)
-    count, used = planes.differences(
-        data, base, width, room[: most + len(data) // width // planes.LONGEST + 1], positions
+    positions = np.frombuffer(places.room(8 * (most + sparse.SPARE), 0), np.int64)
+    count, used = sparse_encode.differences(
+        data, base, width, room[: most + len(data) // width // sparse.LONGEST + 1], positions
     )
     return None if count < 0 else _Changes(positions[:count], room[:used])
 
@@ -198,7 +199,7 @@ def _packed_body(found: _Changes, values: memoryview, width: int) -> bytes:
     """A packed delta, without the bytes behind the last whole element."""
     with scratch() as memory:
         room = memory.room(SCRATCH_NBYTES, 0)
-        return bytes(room[: packed.pack(found.positions, values, width, room)])
+        return bytes(room[: packed_encode.pack(found.positions, values, width, room)])
 
 
 def _values(
@@ -210,7 +211,7 @@ def _values(
         new, old = (elements_of(chunk, width).take(positions, axis=0) for chunk in (data, base))
         planes.split((new ^ old).reshape(-1).view(np.uint8).data, width, split)
     else:
-        planes.changes(data, base, positions, width, difference, split)
+        sparse_encode.changes(data, base, positions, width, difference, split)
     return split
 
 
@@ -232,15 +233,13 @@ def _encode_clearly_sparse(data: memoryview, width: int, base: memoryview) -> En
         if found is None:
             return None
         sample = np.ascontiguousarray(found.positions[:: max(1, len(found.positions) // _SAMPLE_COUNT)])
-        bits = [
-            planes.entropy(_values(data, base, sample, width, difference, room), width) for difference in (True, False)
-        ]
+        bits = [entropy_of(_values(data, base, sample, width, difference, room), width) for difference in (True, False)]
         difference, tail = bits[0] <= _CLOSE * bits[1], _tail(data, base, width)
         values = _values(data, base, found.positions, width, difference, room)
         best = None
-        if difference and width in packed.WIDTHS:
+        if difference and width in packed_deltas.WIDTHS:
             best = Encoded(Encoding.PACKED_DIFFERENCE, _packed_body(found, values, width) + tail)
-            entropy = planes.entropy(found.gaps, 1) + planes.entropy(values, width)
+            entropy = entropy_of(found.gaps, 1) + entropy_of(values, width)
             if len(best.body) <= _CLOSE * entropy / (8 * 256) + _HEADS_NBYTES:
                 return best
         if len(found.positions) * (width + 1) > _CLEARLY_SPARSE * len(data):

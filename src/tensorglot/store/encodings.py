@@ -9,7 +9,7 @@ What a body holds:
     XOR_PLANES         like PLANES, of the XOR with the base
     SPARSE_DIFFERENCE  like SPARSE_XOR, of the difference modulo 2^bits, in zigzag form
     DIFFERENCE_PLANES  like XOR_PLANES, of the same
-    PACKED_DIFFERENCE  what SPARSE_DIFFERENCE has, as bits that need no table (`kernels/packed.py`)
+    PACKED_DIFFERENCE  what SPARSE_DIFFERENCE has, as bits that need no table (`kernels/packed_deltas.py`)
 
 A training step moves most floats by one unit in the last place. As a difference that is
 one of two values; as XOR it is any 2^n - 1. Gaps and planes are one zstd frame, which is
@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tensorglot.errors import FormatError, InputError
-from tensorglot.kernels import packed, planes
+from tensorglot.kernels import packed_decode, packed_deltas, planes, sparse, sparse_decode
 from tensorglot.memory import SCRATCH_NBYTES, scratch
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
@@ -77,7 +77,7 @@ WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np
 
 _WAITING_NBYTES = 2 << 20
 """Sparse deltas are decoded together up to this size, and then applied in one call of the kernel."""
-SPARE_NBYTES = packed.SPARE
+SPARE_NBYTES = packed_deltas.SPARE
 """Readable bytes that must follow the last delta of a chain."""
 
 
@@ -155,7 +155,7 @@ def apply_chain(encodings: Sequence[int], data: memoryview, spans: npt.NDArray[n
 def _apply_packed(data: Buffer, spans: npt.NDArray[np.int64], out: memoryview, *, undo: bool = False) -> None:
     """Applies packed deltas; `spans` has the begin and end of each in `data`."""
     with scratch() as memory:
-        if not packed.patch(data, spans, undo, memory.room(SCRATCH_NBYTES, 0), out):
+        if not packed_decode.patch(data, spans, undo, memory.room(SCRATCH_NBYTES, 0), out):
             raise _malformed("the bits are not those of a packed delta of elements that the chunk has")
 
 
@@ -192,7 +192,7 @@ class _Body(NamedTuple):
 
     @property
     def patches(self) -> bool:
-        """Whether the kernel `planes.patch` applies it: a sparse delta of elements of 1, 2, 4 or 8 bytes."""
+        """Whether the kernel `sparse_decode.patch` applies it: a sparse delta of elements of 1, 2, 4 or 8 bytes."""
         return self.encoding in _SPARSE and self.width in WORDS
 
     def decode(self, out: memoryview) -> memoryview:
@@ -226,7 +226,7 @@ def _parse(encoding: int, body: memoryview, nbytes: int) -> _Body:
     if encoding in _SPARSE:
         elements = count
         _, count, gaps = SPARSE_HEAD.unpack_from(body)
-        if count > elements or not count <= gaps <= min(count + elements // planes.LONGEST, CHUNK_NBYTES):
+        if count > elements or not count <= gaps <= min(count + elements // sparse.LONGEST, CHUNK_NBYTES):
             raise _malformed(f"{count} changes with gaps of {gaps} bytes for {elements} elements")
     end = len(body) - nbytes % width
     if end < at:
@@ -244,7 +244,7 @@ def _patch(deltas: Sequence[_Body], out: memoryview, *, undo: bool = False) -> N
         data, room = memory.room(ends[-1], 0), other.room(ends[-1], 0)
         for each, end in zip(deltas, ends, strict=True):
             each.decode(data[end - each.nbytes : end])
-        if not planes.patch(data, np.array(table, np.int64).reshape(-1), deltas[0].width, undo, room, out):
+        if not sparse_decode.patch(data, np.array(table, np.int64).reshape(-1), deltas[0].width, undo, room, out):
             raise _wrong_gaps()
     for each in deltas:
         _change_tail(out, each.tail)
@@ -259,7 +259,7 @@ def _apply_other(parsed: _Body, out: memoryview, *, undo: bool = False) -> None:
         values, data = room[: parsed.values * width], parsed.decode(room[parsed.values * width :])
         if sparse:
             elements, positions = elements_of(out, width), np.empty(parsed.values, np.int64)
-            if not planes.expand(data[: parsed.gaps], len(elements), positions):
+            if not sparse_decode.expand(data[: parsed.gaps], len(elements), positions):
                 raise _wrong_gaps()
             planes.merge(data[parsed.gaps :], width, values)
             elements[positions] ^= elements_of(values, width)
