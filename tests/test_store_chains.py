@@ -92,9 +92,10 @@ def test_records_of_one_pack_are_read_at_once(tmp_path: Path, monkeypatch: pytes
         plain_into(backend, key, offset, out)
 
     with tg.open(f"store://{tmp_path}/store#main") as archive:
+        tensor = archive["w"]
         monkeypatch.setattr(Directory, "read", counted)
         monkeypatch.setattr(Directory, "read_into", counted_into)
-        archive["w"].numpy()
+        tensor.numpy()
     stored = sum(path.stat().st_size for path in (tmp_path / "store/packs").iterdir())
     assert len([nbytes for nbytes in reads if nbytes > 2000]) == 5, "one for each version, of four records"
     assert sum(reads) < 1.01 * stored
