@@ -3,8 +3,8 @@
 A file of that size is committed, and converted back from the store, each in a process of
 its own, whose peak of resident memory is printed. Then many small tensors are committed
 again and again, ten of them changed each time: bytes and seconds of a commit, of opening,
-of the log without and with what each commit cost, and of loading the last. Opening is
-that of a commit, which reads the indexes of all packs and the names of all tensors.
+of the log without and with what each commit cost, and of loading the last. Opening reads
+the indexes of all packs, and listing the names the nodes of all tensors.
 Seconds are of the clock, and of the processors, which is what counts on a machine that
 others use.
 """
@@ -88,6 +88,7 @@ def many(folder: Path, tensors: int, commits: int) -> None:
     print(f"{f'all: {min(sizes):,} to {max(sizes):,} bytes':40} {_seconds(*map(median, zip(*seconds, strict=True)))}")
     with timed("open the last", lambda: tg.open(f"store://{folder}/many#main")) as archive:
         timed("one tensor of it", lambda: archive[names[0]].numpy())
+        timed("the names of all", lambda: len(archive))
     timed("log", lambda: tg.store.Store(folder / "many").log("main"))
     timed("log with costs", lambda: tg.store.Store(folder / "many").costs("main"))
     timed("the same of the last three", lambda: tg.store.Store(folder / "many").costs("main", 3))
