@@ -30,7 +30,7 @@ from tensorglot.limits import DEFAULT
 from tensorglot.store.backend import Entry
 from tensorglot.store.bundle import read_bundle, write_bundle
 from tensorglot.store.check import check_store
-from tensorglot.store.checkout import open_commit, read_node, value_chunks
+from tensorglot.store.checkout import CommitArchive, read_node, value_chunks
 from tensorglot.store.ingest import Value, ingest
 from tensorglot.store.manifest import Manifest, build
 from tensorglot.store.objects import Commit, parse_array
@@ -342,7 +342,7 @@ def check(mutant: Mutant) -> str:
     try:
         refs = {ref.name: ref.cid for ref in list_refs(backend)}
         for cid in refs.values():
-            archive = open_commit(packs, Commit.parse(cid, read_node(packs, cid)), DEFAULT, None)
+            archive = CommitArchive(packs, Commit.parse(cid, read_node(packs, cid)), DEFAULT, None)
             for tensor in archive.values():
                 repr(tensor)
                 if tensor.nbytes < 1 << 22:
@@ -352,7 +352,7 @@ def check(mutant: Mutant) -> str:
         return f"{mutant.kind}: {'refused' if not report.ok else 'refused, and check finds nothing'}"
     for cid, tensors in zip(made().commits, made().tensors, strict=True):
         if report.ok and cid in refs.values():
-            assert same(open_commit(packs, Commit.parse(cid, read_node(packs, cid)), DEFAULT, None), tensors)
+            assert same(CommitArchive(packs, Commit.parse(cid, read_node(packs, cid)), DEFAULT, None), tensors)
     return f"{mutant.kind}: {'accepted' if report.ok else 'read, and check finds damage'}"
 
 
@@ -372,7 +372,7 @@ def _check_bundle(backend: Memory, data: bytes) -> str:
         return "bundle: refused"
     assert check_store(backend, Packs(backend), data=True, progress=None).ok
     if CID.parse(found.cid) == made().commits[1]:
-        assert same(open_commit(Packs(backend), found, DEFAULT, None), made().tensors[1])
+        assert same(CommitArchive(Packs(backend), found, DEFAULT, None), made().tensors[1])
         return "bundle: accepted"
     return "bundle: another commit"
 

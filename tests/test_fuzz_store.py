@@ -21,7 +21,7 @@ def test_the_invariant_holds_for_mutants() -> None:
 def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     unchanged = store.Mutant("pack", store.made().objects)
     assert store.check(unchanged) == "pack: accepted"
-    monkeypatch.setattr(store, "open_commit", lambda *_: {}["absent"])
+    monkeypatch.setattr(store, "CommitArchive", lambda *_: {}["absent"])
     with pytest.raises(KeyError):
         store.check(unchanged)
     monkeypatch.undo()
