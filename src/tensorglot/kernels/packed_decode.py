@@ -386,7 +386,7 @@ def _unpack_with_numpy(body: memoryview, width: int, elements: int) -> tuple[Num
     if len(ones) < count:
         return None
     gaps = ((np.diff(ones, prepend=-1) - 1) << low_bits) + lows
-    at = _next_byte(at + int(ones[-1]) + 1) if count else at
+    at = _next_byte(at + int(ones[count - 1]) + 1) if count else at
     if gaps.sum() + count > elements:
         return None
     stream, bit, position = bits[at:].tobytes(), 0, -1
