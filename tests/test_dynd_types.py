@@ -177,6 +177,14 @@ def test_the_caret_is_under_the_fault():
     assert lines[1][lines[2].index("^") :].startswith("foo")
 
 
+def test_of_a_long_line_what_is_near_the_fault_is_shown() -> None:
+    fields = ", ".join(f"f{i}: int8" for i in range(20))
+    with pytest.raises(InputError) as caught:
+        dynd.parse(f"{{{fields}, g: foo, {fields}}}")
+    line, caret = str(caught.value).splitlines()[1:3]
+    assert (line.strip(), caret) == (f"{f'{fields}, g: '[-60:]}{f'foo, {fields}'[:20]}", f"  {' ' * 60}^")
+
+
 @settings(deadline=None, max_examples=500, database=None)
 @given(st.integers(0, 2**32))
 def test_parse_of_str(seed):

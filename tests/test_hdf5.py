@@ -403,6 +403,15 @@ def test_attributes_of_the_root_are_metadata() -> None:
         assert [note.rule for note in archive.notes] == ["hdf5.attribute"]
 
 
+def test_a_text_that_was_never_written_is_empty() -> None:
+    def fill(made: Any) -> None:
+        h5py = needs("h5py")
+        h5py.h5a.create(made.id, b"text", h5py.h5t.py_create(h5py.string_dtype(), logical=True), h5py.h5s.create(0))
+
+    with tg.open(written(fill)) as archive:
+        assert archive.metadata == {"text": ""}
+
+
 @pytest.mark.parametrize("file", ["keras_legacy.h5", "keras.weights.h5", "model.keras"])
 def test_weights_of_keras(file: str, tmp_path: Path) -> None:
     with tg.open(CORPUS / file) as archive:

@@ -564,6 +564,9 @@ def pickle_views_calls() -> Iterator[Call]:
         yield "view_rows", lambda tensors=tensors: (
             tensors, View, spans, known, 3, tuple([] for _ in range(7)), [],
         )  # fmt: skip
+    for shape in ((3, (1 << 56) // 3), (3, (1 << 56) // 3 + 1), (1 << 28, 1 << 28)):  # of bytes without a stride
+        view = View(Storage("k", None, 0, 0), Kind("u1"), 0, shape, (0, 0))
+        yield "view_rows", lambda view=view: ([view], View, spans, known, 3, tuple([] for _ in range(7)), [])
 
 
 def protobuf_calls() -> Iterator[Call]:

@@ -718,6 +718,7 @@ class TestZip:
             lambda at, nbytes: file[at : at + nbytes], len(file), rule="npz", max_members=1 << 20, max_directory=1 << 30
         )
         assert [member.name for member in found] == [str(i) for i in range(66_000)]
+        assert struct.unpack_from("<HH", file, file.rindex(b"PK\6\6") + 12) == (45, 45), "version 4.5 has these records"
 
     def test_more_bytes_than_32_bits_count(self) -> None:
         """The records around members of 5 and 3 GB and of 4 GB less a byte or two, the zeros between them left out."""

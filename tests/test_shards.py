@@ -425,6 +425,7 @@ def test_a_file_truncated_while_it_is_split_leaves_no_shards(tmp_path: Path) -> 
     with tg.open(path) as archive:
         size = path.stat().st_size
         os.truncate(path, size - 4)
-        with pytest.raises(tg.TruncatedError, match=f"needs {size} bytes, has {size - 4}"):
+        with pytest.raises(tg.TruncatedError, match=f"needs {size} bytes, has {size - 4}") as caught:
             tg.split(archive, tmp_path / "shards")
     assert names(tmp_path) == ["model.bt"]
+    assert caught.value.path == str(path), "the source, not a shard"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -512,6 +513,22 @@ def test_arguments_that_are_refused(tensors: Any, options: Any, rule: str, store
     assert store.refs() == {"main": before.cid}
     assert not list((tmp_path / "store" / "writers").iterdir())
     assert_clean(store)
+
+
+def test_the_umask_decides_who_may_use_the_files_of_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, modes = os.open, set()
+
+    def open(path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
+        if flags & os.O_CREAT:
+            modes.add(mode)
+        return opened(path, flags, mode, **options)
+
+    monkeypatch.setattr(os, "open", open)
+    with Store.create(tmp_path / "store") as store:
+        store.commit("main", {"x": np.zeros(1)})
+        store.tag("v1", "main")
+        store.collect(grace=0)
+    assert modes == {0o666}
 
 
 def test_a_commit_is_a_value(store: Store) -> None:
