@@ -84,6 +84,23 @@ EQUIVALENT: dict[str, str] = {
     "wire/cbor.py: self.skip()[0] >= 0  →  self.skip()[0] > 0": "an item behind a head is never at 0",
     "wire/bson_template.py: ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_"
     "  →  pass": "leaves out a hint for the operating system",
+    "store/encoder.py: if encoding not in _SPARSE_ONES and min(sizes.values(), default=1) < _CLEARLY_SPARSE:  →  if True:": (
+        "tries every encoding on the whole chunk, not on a sample: a body that is not larger, more slowly"
+    ),
+    "model/computed.py: 0  →  1  in  size = 0": "a source that is never read",
+    "store/pack.py: 0  →  1  in  count = len(records[0])": "the columns of a table have one length",
+    "io/pieces.py: 0  →  1  in  small, nbytes = [], 0": "how many small pieces are joined: the same bytes",
+    "operations/_load_rows.py: if count > 1 and shape and (0 not in shape):  →  if False:": (
+        "makes each array by itself: the same arrays, more slowly"
+    ),
+    "store/delta_apply.py: 2 << 20  →  2 >> 20": "how many chunks a thread takes at a time: the same values",
+    "kernels/cbor_scan.py: state.text_end - end  →  state.text_end + end": "the text that was read last ends `joined`",
+    "store/collect.py: copies.refresh()  →  pass": "the first block that is not there lists the packs again",
+    "operations/_checksums.py: end - begin  →  end + begin  in  if end - begin > SCRATCH_NBYTES:": (
+        "hashes the bytes from the source and reads them again later: the same digest and bytes"
+    ),
+    "containers/dynd.py: parse_items(text, limits) if text.startswith('{') else None"
+    "  →  parse_items(text, limits) if False else None": "parses the whole type: the same names and types, more slowly",
 }
 """`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
 equivalent, `  in  ` and the text of the source line follow."""

@@ -179,6 +179,7 @@ def shapes() -> Iterator[Attack]:
         "a dimension of 2^63": (1, (1 << 63,), 0),
         "a dimension of 2^64 - 1 and a zero": (1, (0, (1 << 64) - 1), 1),
         "a product that wraps to 2": (1, ((1 << 63) + 1, 2), 0),
+        "a product of 2^63": (1, (1 << 62, 2), 1),
     }
     for layout in LAYOUTS:
         for what, (dtype, shape, at_fault) in cases.items():
@@ -407,6 +408,14 @@ NAMES = {
     "noncharacter": "\uffff\U0010ffff",
     "long": "n" * 100_000,
 }
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_first_tensor_out_of_order_is_named(layout: int) -> None:
+    rows = [Row(name, begin=2 * i, end=2 * i + 2) for i, name in enumerate("acbd")]
+    data = build(header(layout, rows), bytes(8))
+    assert list(tg.open(data, format=f"bintensors@{layout}")) == list("acbd")
+    assert refuse(data, format=f"bintensors@{layout}", strict=True).tensor == "b"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

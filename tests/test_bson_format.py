@@ -146,8 +146,9 @@ class TestRead:
         with pytest.raises(tg.LimitError) as caught:
             tg.open(data)
         assert (caught.value.rule, "path_ratio" in str(caught.value)) == ("bson.limit.paths", True)
-        with tg.open(data, limits=tg.Limits(path_ratio=100)) as archive:
-            assert len(archive) == 100
+        for ratio in (100, 1 << 62):
+            with tg.open(data, limits=tg.Limits(path_ratio=ratio)) as archive:
+                assert len(archive) == 100
 
 
 class TestWrite:

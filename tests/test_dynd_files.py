@@ -59,6 +59,11 @@ def test_any_other_value_is_an_archive_of_one(tmp_path, value):
     assert (tmp_path / "y.dynd").read_bytes() == path.read_bytes()
 
 
+def test_the_first_field_of_nested_records_keeps_its_name():
+    value = {"first": {"x": 1, "y": 2}, "second": {"x": 1}}
+    assert list(tg.open(dynd.pack(value), format="dynd")) == ["first", "second"]
+
+
 def test_a_struct_alone_keeps_its_name(tmp_path):
     record = dynd.array({"x": 1})
     tg.save(tmp_path / "x.dynd", {"data": record})

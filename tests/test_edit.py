@@ -17,6 +17,7 @@ from command_line import run
 from faults import copied_nbytes
 from peers import needs
 from tensorglot.containers.ztensor.constants import FOOTER_2
+from tensorglot.containers.ztensor.parts import METADATA
 from ztensor_builder import file2, tensor
 
 TENSORS: dict[str, Any] = {"w": np.arange(3000, dtype=np.float32), "b": np.ones(5), "empty": np.zeros((0, 2))}
@@ -351,3 +352,11 @@ def test_a_tensor_with_the_name_of_a_part_is_another_tensor(tmp_path: Path) -> N
     assert caught.value.rule == "ztensor.write.name"
     tg.edit(path, drop=["s"])
     assert list(tg.load(path)) == ["s#values", "new"]
+
+
+def test_metadata_is_the_first_entry_of_a_changed_index(tmp_path: Path) -> None:
+    path = made(tmp_path, "ztensor@0.1", metadata={"old": "x"})
+    tg.edit(path, {"a": "b"}, add={"u": np.arange(3)})
+    data = path.read_bytes()
+    nbytes = int.from_bytes(data[-8:], "little")
+    assert [entry["name"] for entry in cbor2.loads(data[-8 - nbytes : -8])] == [METADATA, *TENSORS, "u"]

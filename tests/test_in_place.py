@@ -195,6 +195,19 @@ def test_a_fault_of_any_operation_restores_the_old_file(how: str, path: Path, mo
     assert names(path.parent) == [path.name]
 
 
+def test_a_tail_of_several_steps_where_the_operating_system_does_not_copy(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty = FaultyOs()
+    faulty.lacks = frozenset({"copy_file_range"})
+    for module in (in_place, sink):
+        monkeypatch.setattr(module, "os", faulty)
+    added = np.arange(2 * in_place.GROWTH_NBYTES // 8 + 1)
+    with tg.Writer(path, append=True, in_place=True) as out:
+        out.add("new", added)
+    assert (tg.load(path, verify="require")["new"] == added).all()
+
+
 def test_all_who_change_one_file_in_place_at_once(path: Path) -> None:
     added = change_at_once(path, in_place=True)
     assert contents(path) == expected(**added)

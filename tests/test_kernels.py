@@ -22,6 +22,7 @@ import pytest
 import zstandard
 
 import tensorglot as tg
+import test_attacks_bintensors
 import test_onnx
 import ztensor_builder as zt
 from bson_samples import EVERY_KIND, binary, document, element
@@ -105,7 +106,8 @@ def bintensors_calls() -> Iterator[Call]:
     itemsizes = bytes(BY_NAME[name].bits // 8 for name in bintensors_container.DTYPES.values())
     codes = bytes(range(100, 100 + len(itemsizes)))
     files = [path.read_bytes() for path in sorted(CORPUS.glob("bintensors-*/*.bt"))]
-    for data in (*files, *bintensors.mutants(1200, seed=11)):
+    attacks = [attack.data for attack in test_attacks_bintensors.shapes()]
+    for data in (*files, *attacks, *bintensors.mutants(1200, seed=11)):
         for layout in (0, 1):
             for limits in ((1_388_888, 64, 100_000), (2, 2, 3)):
                 for thorough in (False, True):

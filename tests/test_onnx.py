@@ -447,6 +447,17 @@ def test_tensors_of_one_type_and_size_in_varints() -> None:
     assert {name: array.tolist() for name, array in found.items()} == {k: v.tolist() for k, v in values.items()}
 
 
+def test_a_varint_cut_by_the_end_of_the_file() -> None:
+    with pytest.raises(tg.TruncatedError, match="needs 6 bytes, has 5"):
+        tg.loads(b"\x08\x08\x3a\x80\x80", format="onnx")
+
+
+def test_numbers_without_a_sign_in_varints() -> None:
+    numbers = [1, 1 << 63, (1 << 64) - 1]
+    found = tg.loads(model(tensor("u", 13, (3,), uint64=b"".join(map(varint, numbers)))), format="onnx")
+    assert (found["u"].dtype, found["u"].tolist()) == (np.uint64, numbers)
+
+
 @pytest.mark.parametrize("number", [1, 11])
 def test_a_field_at_any_place_of_what_is_read_at_a_time(number: int) -> None:
     """The graph is read in windows of 64 KiB. Fields that are not initializers are skipped also at the end of one."""

@@ -48,6 +48,7 @@ def three(format: str) -> tg.Archive:
 MISTAKES: dict[str, tuple[str, type[Exception], Callable[[Any], Any]]] = {
     "a backend that is none": ("source.backend", tg.InputError, lambda _: tg.open(DATA, backend="disk")),  # type: ignore[arg-type]
     "a buffer with holes": ("source.contiguous", tg.InputError, lambda _: tg.open(memoryview(DATA * 2)[::2])),
+    "memory with gaps": ("source.contiguous", tg.InputError, lambda _: tg.open(memoryview(bytes(8))[::2])),
     "nothing that can be opened": ("source.kind", tg.InputError, lambda _: tg.open(3)),  # type: ignore[arg-type]
     "a way to verify that is none": ("verify.mode", tg.InputError, lambda _: tg.open(DATA, verify="often")),  # type: ignore[arg-type]
     "a version that is none": ("format.version", tg.InputError, lambda _: tg.open(DATA, format="bintensors@7")),

@@ -166,6 +166,14 @@ def test_a_delta_has_no_values_even_if_they_have_no_bytes() -> None:
             tensor.cid()
 
 
+def test_a_sparse_value_without_elements_is_added(tmp_path: Path) -> None:
+    parts = {"values": np.zeros(0), "indices": np.zeros(0, np.uint64), "indptr": np.zeros(4, np.uint64)}
+    old = {"d": np.zeros(3)}
+    new = {**old, "s": tg.Tensor.of_parts("s", "sparse_csr", (3, 6), parts)}
+    tg.store.patch(made(old, new), old, tmp_path / "new.zt")
+    assert tg.diff(tmp_path / "new.zt", new).same
+
+
 def test_nested_sparse_and_quantized_values_are_carried(tmp_path: Path) -> None:
     values = np.arange(6, dtype=np.float32)
     parts = {"values": values, "indices": np.arange(6, dtype=np.uint64), "indptr": np.array([0, 2, 4, 6], np.uint64)}

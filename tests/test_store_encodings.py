@@ -445,3 +445,11 @@ def test_a_delta_without_a_body_is_refused_and_changes_nothing(encoding: int) ->
         with pytest.raises(tg.FormatError) as caught:
             call(memoryview(held))
         assert (caught.value.rule, held) == ("store.encoding", b"12345678")
+
+
+def test_up_to_two_fifths_of_the_elements_may_differ_in_a_sparse_delta() -> None:
+    r = np.random.default_rng(1)
+    base = r.integers(0, 1 << 32, 1000).astype(np.uint32)
+    changed = base.copy()
+    changed[r.choice(1000, 400, replace=False)] ^= 1 << 9
+    assert encode(changed.data, 4, base.data).encoding == Encoding.SPARSE_XOR
