@@ -84,7 +84,8 @@ EQUIVALENT: dict[str, str] = {
     "wire/cbor.py: self.skip()[0] >= 0  →  self.skip()[0] > 0": "an item behind a head is never at 0",
     "wire/bson_template.py: ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_"
     "  →  pass": "leaves out a hint for the operating system",
-    "store/encoder.py: if encoding not in _SPARSE_ONES and min(sizes.values(), default=1) < _CLEARLY_SPARSE:  →  if True:": (
+    "store/encoder.py: if encoding not in _SPARSE_ONES and min(sizes.values(), default=1) < _CLEARLY_SPARSE:"
+    "  →  if True:": (
         "tries every encoding on the whole chunk, not on a sample: a body that is not larger, more slowly"
     ),
     "model/computed.py: 0  →  1  in  size = 0": "a source that is never read",
@@ -101,6 +102,11 @@ EQUIVALENT: dict[str, str] = {
     ),
     "containers/dynd.py: parse_items(text, limits) if text.startswith('{') else None"
     "  →  parse_items(text, limits) if False else None": "parses the whole type: the same names and types, more slowly",
+    "kernels/bintensors.py: 9  →  10  in  "
+    "capacity: cython.Py_ssize_t = 64 + 9 * len(dims) + 54 * count + len(text)": "room that is cut to what it has",
+    "model/types/items.py: 1  →  2  in  name = None if quoted is None else unescape(quoted[0][1:-1])": (
+        "another name than the text has: the parser is asked"
+    ),
 }
 """`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
 equivalent, `  in  ` and the text of the source line follow."""

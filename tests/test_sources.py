@@ -275,3 +275,16 @@ def test_a_nul_in_a_url_is_refused_by_rule(tmp_path: Path) -> None:
         with pytest.raises(tg.InputError) as caught:
             call(url)
         assert caught.value.rule == "path.text"
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "other"),
+    [
+        ("s3://bucket/a b/x#1.bt", "x#1.bt", "s3://bucket/a b/y z?.bt"),  # the key of an object is not quoted
+        ("https://host/a%20b/x%231.bt?v=1", "x#1.bt", "https://host/a%20b/y%20z%3F.bt?v=1"),
+    ],
+)
+def test_the_url_beside_another(url: str, name: str, other: str) -> None:
+    place = as_place(url)
+    assert place is not None
+    assert (place.name, place.beside("y z?.bt").text) == (name, other)
