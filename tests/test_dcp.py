@@ -276,7 +276,7 @@ BAD_INDEXES: dict[str, tuple[dict[str, Any], str]] = {
         {"tensors": {"w": WHOLE | {"shape": [], "boxes": [box_of(0, "w", [], []), box_of(0, "v", [], [])]}}},
         "dcp.box.overlap",
     ),
-    "a path of 5,000 characters": ({"files": ["a/" * 2500 + "w"]}, "dcp.file.path"),
+    "a path of 4,097 characters": ({"files": ["a/" * 2048 + "w"]}, "dcp.file.path"),
 }
 LIMITS: dict[str, tuple[tg.Limits, str]] = {
     "an index too large": (tg.Limits(header_nbytes=50), "dcp.limit"),

@@ -334,6 +334,7 @@ def test_polars_both_ways() -> None:
     assert isinstance(frame, pl.DataFrame)
     assert dynd.array(frame, type).cid() == tensor.cid()
     assert dynd.array(frame).tolist() == tensor.tolist()
+    assert dynd.to_polars([{"t": dt.time(1, 2)}], "var * {t: time['ns']}").schema == {"t": pl.Time}
     series = dynd.to_polars([[1.5], [], [2.5]])
     assert isinstance(series, pl.Series)
     assert dynd.array(series).tolist() == [[1.5], [], [2.5]]

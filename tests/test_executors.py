@@ -146,6 +146,17 @@ class TestResults:
                 tg.convert(tmp_path / "a.zt", tmp_path / "c.zt", format=target, dtype=dtype, executor=executor)
                 assert (tmp_path / "c.zt").read_bytes() == (tmp_path / "b.zt").read_bytes()
 
+    @pytest.mark.parametrize("kind", ["plain", "compressed", "tied", "plain and compressed"])
+    def test_large_files_of_ztensor(self, kind: str, tmp_path: Path, executor: Executor) -> None:
+        """Jobs write plain rows to their places; what has other rows is one job."""
+        large = np.arange(9 << 20, dtype="int16")
+        tensors = {"a": large, "b": large if kind == "tied" else large[::-1]}
+        tg.save(tmp_path / "a.zt", tensors, durable=False)
+        compression = {"compressed": "zstd", "plain and compressed": {"b": "zstd"}}.get(kind)
+        tg.convert(tmp_path / "a.zt", tmp_path / "b.zt", compression=compression, durable=False)
+        tg.convert(tmp_path / "a.zt", tmp_path / "c.zt", compression=compression, durable=False, executor=executor)
+        assert (tmp_path / "c.zt").read_bytes() == (tmp_path / "b.zt").read_bytes()
+
     def test_a_tensor_whose_parts_are_large_has_one_account(self, tmp_path: Path) -> None:
         """Each part is large enough for a job, and all are in one."""
         sparse = needs("scipy.sparse")

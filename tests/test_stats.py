@@ -222,6 +222,7 @@ def test_an_error_is_in_the_row_of_its_tensor() -> None:
     assert bad.problem is not None
     assert (bad.problem.rule, bad.problem.tensor) == ("values.bool", "flags")
     assert bad.to_dict()["problem"]["rule"] == "values.bool"
+    assert repr(tg.stats(bytes(data))).startswith("Stats(bintensors@0, 2 tensors, 1 problem: a bool byte is neither")
 
 
 def test_bytes_that_are_not_those_of_the_checksum_have_no_numbers() -> None:
