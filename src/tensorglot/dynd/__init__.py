@@ -50,14 +50,14 @@ from tensorglot.dynd.codec import inputs
 from tensorglot.dynd.codec.decode import decode, decode_all
 from tensorglot.dynd.codec.encode import encode, type_header
 from tensorglot.dynd.coerce.anything import as_type, coerce, typeof
-from tensorglot.dynd.export.numpy import to_numpy
+from tensorglot.dynd.export.numpy import check_type, to_numpy
 from tensorglot.dynd.export.python import to_python
 from tensorglot.dynd.link_columns import connect
 from tensorglot.dynd.match import check_holds
 from tensorglot.dynd.merkle import Link, fetch_block, save_links
-from tensorglot.dynd.schema import check_readable
-from tensorglot.dynd.tensors import from_tensor, tensor_nbytes, tensor_pieces, to_tensor
-from tensorglot.errors import FormatError, InputError, LimitError
+from tensorglot.dynd.schema import check_readable, plan_of
+from tensorglot.dynd.tensors import check_value, from_tensor, tensor_nbytes, tensor_pieces, to_tensor
+from tensorglot.errors import FormatError, InputError, LimitError, UnsupportedError
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.tensor import NESTED, Tensor
 from tensorglot.model.types.algebra import ANY, Array, Type
@@ -317,7 +317,13 @@ def tolist(value: Any) -> Any:
 
 def numpy(value: Any) -> NDArray[Any]:
     """The NumPy array of a value of any type, where one exists."""
-    return to_numpy(from_tensor(coerce(value)))
+    tensor = coerce(value)
+    try:
+        check_type(plan_of(tensor.type))
+    except UnsupportedError:
+        check_value(tensor)  # the error of a damaged value comes first
+        raise
+    return to_numpy(from_tensor(tensor))
 
 
 def array_node(value: Any) -> bytes:

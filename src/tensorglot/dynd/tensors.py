@@ -11,7 +11,8 @@ already in serialized form are passed on without a copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -32,14 +33,15 @@ from tensorglot.model.dtypes import BY_NAME, DType, pack
 from tensorglot.model.payload import LinkedSource, Memory, Span, as_bytes, buffers
 from tensorglot.model.subbyte import unpack_pieces
 from tensorglot.model.tensor import NESTED, NUMPY_RANK, TYPE_ATTRIBUTE, Part, Tensor, check_bool
-from tensorglot.model.types.algebra import dense_parts
+from tensorglot.model.types.algebra import Type, dense_parts
 
-__all__ = ["SERIALIZED", "from_tensor", "tensor_nbytes", "tensor_pieces", "to_tensor"]
+__all__ = ["SERIALIZED", "check_value", "from_tensor", "tensor_nbytes", "tensor_pieces", "to_tensor"]
 
 SERIALIZED = "serialized"
 """The only part of a nested tensor that is stored as its canonical bytes, has no columns, as `()`, or is too deep to
 name them."""
 
+_ONCE_NBYTES = 64 << 10
 _POSITIONS, _BYTES, _CODES = BY_NAME["int64"], BY_NAME["uint8"], BY_NAME["uint32"]
 
 
@@ -124,14 +126,22 @@ def _serialized(part: Part) -> memoryview:
     return as_bytes(part.payload.read(0, part.nbytes) if shared is None else shared)
 
 
-def _decode(tensor: Tensor, data: memoryview) -> Value:
+def _decode(tensor: Tensor, data: memoryview, decode: Callable[[memoryview, Type], Value] = decode_all) -> Value:
     try:
-        return decode_all(data, tensor.type)
+        return decode(data, tensor.type)
     except FormatError as error:
         begin = tensor.parts[SERIALIZED].offset
         if error.offset is not None and begin is not None:
             error.offset += begin
         raise
+
+
+def _decode_once(data: memoryview, type: Type) -> Value:
+    """The value of small bytes, which many names of a file may share."""
+    return _decode_bytes(bytes(data), type)
+
+
+_decode_bytes = lru_cache(maxsize=8)(decode_all)
 
 
 def _dense_value(tensor: Tensor, plan: Plan) -> Value:
@@ -149,15 +159,27 @@ def _dense_value(tensor: Tensor, plan: Plan) -> Value:
     return Value(plan, tuple(columns))
 
 
+def check_value(tensor: Tensor) -> None:
+    """Raises the error of a value that is not valid."""
+    if SERIALIZED in tensor.parts:
+        _valid_bytes(tensor)
+    else:
+        from_tensor(tensor)
+
+
+def _valid_bytes(tensor: Tensor) -> memoryview:
+    """The stored canonical bytes of a tensor: what would be written again, if it is valid."""
+    with add_tensor_to_errors(tensor.name):
+        data = _serialized(tensor.parts[SERIALIZED])
+        if not is_valid(plan_of(tensor.type), data):
+            _decode(tensor, data, _decode_once if len(data) <= _ONCE_NBYTES else decode_all)
+    return data
+
+
 def tensor_pieces(tensor: Tensor) -> Iterator[memoryview]:
     """The canonical bytes of any tensor; later pieces do not overwrite earlier ones."""
     if SERIALIZED in tensor.parts:
-        # What is stored is what would be written again, if it is valid.
-        with add_tensor_to_errors(tensor.name):
-            data = _serialized(tensor.parts[SERIALIZED])
-            if not is_valid(plan_of(tensor.type), data):
-                _decode(tensor, data)
-        yield data
+        yield _valid_bytes(tensor)
         return
     if tensor.layout == NESTED:
         yield from (array.data for array in pieces(from_tensor(tensor)))

@@ -14,14 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.dynd.codec.packing import packed_bytes
-from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.schema import Kind, Node, Plan
 from tensorglot.dynd.temporal import numpy_name
 from tensorglot.dynd.value import Value
 from tensorglot.errors import UnsupportedError
 from tensorglot.model.types.algebra import FixedBytes, FixedString, Struct
 from tensorglot.model.types.temporal import Date, DateTime, Decimal, TimeDelta, Unit
 
-__all__ = ["block_rows", "to_numpy"]
+__all__ = ["block_rows", "check_type", "to_numpy"]
+
+
+def check_type(plan: Plan) -> None:
+    """Refuses a type that no array has, before a value of it is decoded."""
+    node = plan.root.child if plan.root.kind is Kind.LIST else plan.root
+    while node.kind is Kind.REPEAT and not node.axis:
+        node = node.child
+    _require_rows(node)
 
 
 def to_numpy(value: Value) -> NDArray[Any]:
@@ -47,13 +55,18 @@ def to_numpy(value: Value) -> NDArray[Any]:
 
 def _rows(value: Value, node: Node, count: int) -> NDArray[Any]:
     """An array with one row for each value of a node."""
+    _require_rows(node)
     if node.kind is Kind.BLOCK:
         return block_rows(node, value.array(node)[:count])
-    if node.kind is Kind.OPTION and node.temporal is not None:
-        return _times(value, node, count)
-    if node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and node.nbytes is not None:
-        return _records(value, node, count)
-    raise _refuse(f"NumPy has no type for {node.type}: use .tolist(), .awkward() or .arrow()")
+    return _times(value, node, count) if node.kind is Kind.OPTION else _records(value, node, count)
+
+
+def _require_rows(node: Node) -> None:
+    """Refuses a node whose values are not rows of an array."""
+    times = node.kind is Kind.OPTION and node.temporal is not None
+    records = node.kind is Kind.SEQUENCE and isinstance(node.type, Struct) and node.nbytes is not None
+    if not (node.kind is Kind.BLOCK or times or records):
+        raise _refuse(f"NumPy has no type for {node.type!s:.200}: use .tolist(), .awkward() or .arrow()")
 
 
 def _times(value: Value, node: Node, count: int) -> NDArray[Any]:
