@@ -105,7 +105,7 @@ CALLS: dict[str, Callable[[Path], tuple[Any, ...]]] = {
 }
 
 RESULTS = {
-    "Diff", "Format", "Report", "bson.FieldReport", "bson.Migration", "bson.Quantized", "bson.Recall", "bson.Transfer",
+    "Diff", "Report", "bson.FieldReport", "bson.Migration", "bson.Quantized", "bson.Recall", "bson.Transfer",
     "bson.Written", "store.StoreStats",
 }  # fmt: skip
 """Classes that only the library constructs."""

@@ -30,13 +30,18 @@ that of success is empty. The caller has the messages.
     pickle_values  the values of a pickle as names and leaves
     pickle_views   the tensors of a pickle as columns
     protobuf       fields of a Protocol Buffers message, tensors of an ONNX graph
-    planes         byte planes of elements, and the places where two buffers differ
-    packed         sparse deltas as bits, both ways
+    planes         byte planes of elements, and of the deltas between two buffers
+    entropy        the entropy of byte planes
+    sparse_encode  the elements in which two buffers differ, as gaps and values
+    sparse_decode  applies them to a buffer
+    packed_encode  sparse deltas as bits
+    packed_decode  applies those to a buffer
     zstd_blocks    where a zstd frame ends
 
-Five modules are not compiled. varints defines the opcodes and answer codes of the two
-varint kernels. primitives has the functions that kernels share, in Python; their C form
-is `primitives.pxd`. varints, cbor_heads (the heads of CBOR) and crc32c_step (the
+Seven modules are not compiled. varints defines the opcodes and answer codes of the two
+varint kernels, sparse and packed_deltas what their encoders and decoders share.
+primitives has the functions that kernels share, in Python; their C form is
+`primitives.pxd`. varints, cbor_heads (the heads of CBOR) and crc32c_step (the
 processor's CRC-32C instruction) have a C form in the same way. nocython replaces the
 `cython` module where Cython is not installed.
 """
