@@ -424,7 +424,7 @@ def test_stored_bytes_are_written_again_if_they_are_valid(type, data, rule):
 def test_load_refuses_a_damaged_value_that_no_array_has(value):
     data = bytearray(tg.dumps({"x": tg.dynd.array(value)}, format="dynd"))
     data[bytes(data).rindex(b"abc")] = 0xFF
-    for load in (tg.loads, lambda data, format: tg.open(data, format=format)["x"].numpy()):
+    for load in (tg.loads, lambda data, **options: tg.open(data, **options)["x"].numpy()):
         with pytest.raises(FormatError) as caught:
             load(bytes(data), format="dynd")
         assert (caught.value.rule, caught.value.tensor) == ("dynd.utf8", "x")
