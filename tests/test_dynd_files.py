@@ -428,3 +428,13 @@ def test_load_refuses_a_damaged_value_that_no_array_has(value):
         with pytest.raises(FormatError) as caught:
             load(bytes(data), format="dynd")
         assert (caught.value.rule, caught.value.tensor) == ("dynd.utf8", "x")
+
+
+def test_values_of_many_types_are_found():
+    """More types than are skipped together, with values of a fixed size between them."""
+    fields = [(f"f{i}", f"{i} * int8" if i % 5 == 0 else f"{i % 50} * var * bytes[{i}]") for i in range(1, 1300)]
+    values = [bytes([i % 128]) * i if i % 5 == 0 else (b"\1" + b"x" * i) * (i % 50) for i in range(1, 1300)]
+    type = "{" + ", ".join(f"{name}: {of}" for name, of in fields) + "}"
+    with tg.open(sized(type.encode()) + b"".join(values), format="dynd") as archive:
+        assert list(archive) == [name for name, _ in fields]
+        assert [bytes(tensor.serialize()) for tensor in archive.values()] == values

@@ -73,6 +73,8 @@ _LENGTH_NBYTES = 9
 """Bytes of the longest varint."""
 _AHEAD_NBYTES, _NEAR_NBYTES = 64 << 10, 4 << 10
 """What is read at least to skip values, and the size up to which a value between them is read, too."""
+_TYPES_AT_ONCE = 512
+"""Types whose values are skipped together: skipping has buffers for each node of a type."""
 _SLOW_PATH = {row.code for row in TABLE if row.packed or row.name == "bool" or row.numpy is None}
 """Element types that are converted or checked one tensor at a time."""
 
@@ -105,7 +107,8 @@ class Kinds:
         counts = np.bincount(self.positions, minlength=len(self.distinct)).tolist()
         if sum(counts[i] * node.charge for i, node in self.sizes.items()) > limits.void_count:
             raise void_error(limits, offset)
-        columns = sum((counts[i] - 1) * sum(1 for _ in walk(node.type)) for i, node in self.sizes.items())
+        shared = {i: node.type for i, node in self.sizes.items() if counts[i] > 1}
+        columns = sum((counts[i] - 1) * sum(1 for _ in walk(type)) for i, type in shared.items())
         limits.check_tensors(
             columns, rule="dynd.limit.columns", offset=offset, what="columns of tensors that share a type"
         )
@@ -344,6 +347,7 @@ def _edges(source: Source, kinds: Kinds, begin: int, limits: Limits) -> list[int
             edges += accumulate([size or 0 for size in sizes[i:stop]], initial=edges.pop())
         elif i < last:
             stop = next((j for j in range(i + 1, last) if (sizes[j] or 0) > _NEAR_NBYTES), last)
+            stop = _stop_at_types(numbers, i, stop)
             edges += skip(_Window(source, edges[-1]), [known[number] for number in numbers[i:stop]], limits)
         else:
             edges.append(source.size)
@@ -356,6 +360,16 @@ def _edges(source: Source, kinds: Kinds, begin: int, limits: Limits) -> list[int
     if edges[-1] != source.size:
         raise FormatError("trailing bytes after the value", rule="dynd.trailing", offset=edges[-1])
     return edges
+
+
+def _stop_at_types(numbers: list[int], start: int, stop: int) -> int:
+    """Where values from `start` on, up to `stop`, have been of _TYPES_AT_ONCE types."""
+    seen: set[int] = set()
+    for i in range(start, stop):
+        seen.add(numbers[i])
+        if len(seen) > _TYPES_AT_ONCE:
+            return i
+    return stop
 
 
 class _Window:
