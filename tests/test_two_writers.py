@@ -55,6 +55,24 @@ def at(faulty: FaultyOs, operation: str, do: Callable[[], object]) -> list[str]:
 IN_PLACE = {"in place": (True, True), "replacing": (False, False), "both": (True, False)}
 
 
+def test_a_file_that_is_replaced_and_being_written_when_it_is_read_has_changed(path: Path) -> None:
+    """Between the lock and the read, another editor replaced the file, and a third began to change the new one."""
+    torn = path.with_name("torn")
+    torn.write_bytes(path.read_bytes()[:-1])
+
+    def read(replaced: bool) -> None:
+        with tail.lock_for_edit(path):
+            if replaced:
+                torn.replace(path)
+            tg.open(path)
+
+    with pytest.raises(tg.InputError) as caught:
+        read(replaced=True)
+    assert caught.value.rule == "source.changed"
+    with pytest.raises(tg.FormatError):
+        read(replaced=False)
+
+
 @pytest.mark.parametrize("how", IN_PLACE)
 def test_every_edit_that_is_reported_as_done_is_in_the_file(how: str, path: Path) -> None:
     outcomes: dict[int, str] = {}

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from tensorglot.errors import InputError
+from tensorglot.errors import FormatError, InputError
 from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
 from tensorglot.io.sink import copy_at, lock, write_at
 
@@ -34,10 +35,24 @@ def lock_for_edit(path: str | os.PathLike[str]) -> Iterator[Stamp]:
             raise InputError(
                 "another process is editing the file: try again later", rule="source.locked", path=os.fspath(path)
             )
-        yield stamp_of(os.fstat(held.fd))
+        stamp = stamp_of(os.fstat(held.fd))
+        try:
+            yield stamp
+        except FormatError as error:
+            # Since it was locked, the file may have been replaced, by one that its editor was writing when it was read.
+            if _stamp_now(path) != stamp:
+                raise change_error(path) from error
+            raise
     finally:
         del held
         source.close()
+
+
+def _stamp_now(path: str | os.PathLike[str]) -> Stamp | None:
+    try:
+        return stamp_of(Path(path).stat())
+    except OSError:
+        return None
 
 
 def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, expect: Stamp, durable: bool) -> Stamp:
