@@ -11,7 +11,7 @@ a copy of its base of a smaller depth. So chains of deltas end, whoever wrote th
 delta whose base was removed is not in the store: who needs the block writes it again. The
 same holds for a copy that is marked as damaged (`marks.py`).
 
-Making the table takes longer than a few lookups. So the first ones `glance` at the digests
+Making the table takes longer than a few lookups. So the first ones scan the digests
 of all packs, unsorted, and parse the indexes only of the packs that have the blocks.
 """
 
@@ -30,7 +30,7 @@ from tensorglot.store.marks import Span
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record
 from tensorglot.wire.cid import DIGEST_NBYTES
 
-__all__ = ["Chains", "Glance", "Stored", "Table"]
+__all__ = ["Chains", "DigestScan", "Stored", "Table"]
 
 _NONE, _SOUGHT = -1, -2
 
@@ -57,7 +57,7 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Glance:
+class DigestScan:
     """Lookups of single blocks, as the table would find them. It is not worth making for a few of them."""
 
     names: list[str]
@@ -69,7 +69,7 @@ class Glance:
     damaged: Mapping[str, frozenset[Span]]
 
     @classmethod
-    def of(cls, indexes: Mapping[str, PackIndex], damaged: Mapping[str, frozenset[Span]]) -> Glance:
+    def of(cls, indexes: Mapping[str, PackIndex], damaged: Mapping[str, frozenset[Span]]) -> DigestScan:
         heads = [index.digests[:, :8] for index in indexes.values()]
         keys = np.concatenate([np.empty((0, 8), np.uint8), *heads]).view(np.uint64).reshape(-1)
         return cls(list(indexes), list(indexes.values()), keys, _starts(list(map(len, heads))), damaged)

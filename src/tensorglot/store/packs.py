@@ -26,7 +26,7 @@ from tensorglot.memory import scratch
 from tensorglot.store.backend import Backend
 from tensorglot.store.chains import Bodies, decode_chain, read_bodies
 from tensorglot.store.encodings import apply, decode
-from tensorglot.store.lookup import Chains, Glance, Stored, Table
+from tensorglot.store.lookup import Chains, DigestScan, Stored, Table
 from tensorglot.store.marks import Marks, parse_marks
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record, read_index
 from tensorglot.store.salvage import READ_ERRORS, Salvage, pack_key
@@ -40,7 +40,7 @@ CACHE_NBYTES = 32 << 20
 _INDEXES = 256
 """Indexes of local packs that one thread reads at a time: reading one takes less time than starting a thread's job."""
 _SUFFIX = ".pack"
-_MOST_GLANCES = 64
+_MOST_SCANS = 64
 """Lookups before the table of all packs is made, which takes as long as some hundred of them."""
 _FEW = 16
 """Blocks that are looked up one by one."""
@@ -60,8 +60,8 @@ class Packs:
         """Records that are damaged, as a check has found."""
         self._noted: Marks = {}
         self._indexes: dict[str, PackIndex] = {}
-        self._glances: Glance | None = None
-        self._glanced = 0
+        self._digest_scan: DigestScan | None = None
+        self._scanned = 0
         self._table: Table | None = None
         self._lock = Lock()
         self._groups: OrderedDict[tuple[str, int], bytes] = OrderedDict()
@@ -80,7 +80,7 @@ class Packs:
     def nbytes(self) -> int:
         """The size of all packs."""
         with self._lock:
-            if self._glances is None:
+            if self._digest_scan is None:
                 self._refresh()
         return sum(index.nbytes for index in self._indexes.values())
 
@@ -93,27 +93,27 @@ class Packs:
         others._indexes = {name: index for name, index in self.indexes.items() if name not in hidden}
         others.unreadable = {name: error for name, error in self.unreadable.items() if name not in hidden}
         others.marks, others._noted = self.marks, self._noted
-        others._glances = Glance.of(others._indexes, others.marks)
+        others._digest_scan = DigestScan.of(others._indexes, others.marks)
         return others
 
     def note_damage(self, damaged: Marks) -> None:
         """Does not rely on these records, even if they cannot be marked."""
         with self._lock:
             self._noted = damaged
-            self._glances = self._table = None
+            self._digest_scan = self._table = None
 
     def refresh(self) -> None:
         """Lists the packs again, and reads the indexes of new ones."""
         with self._lock:
             self._refresh()
 
-    def _refresh(self) -> Glance:
+    def _refresh(self) -> DigestScan:
         listed = [entry.name for entry in self.backend.list("packs")]
         names = {name.removesuffix(_SUFFIX) for name in listed if name.endswith(_SUFFIX)} - self._hidden
         marks = {**parse_marks(listed), **self._noted}
         known = self._indexes.keys() | self.unreadable.keys()
-        if self._glances is not None and names == known and marks == self.marks:
-            return self._glances
+        if self._digest_scan is not None and names == known and marks == self.marks:
+            return self._digest_scan
         kept = {name: index for name, index in self._indexes.items() if name in names}
         new = sorted(names - kept.keys())
         self.unreadable, self.marks = {}, marks
@@ -131,15 +131,15 @@ class Packs:
             elif found is not None:
                 self.unreadable[name] = found
         self._indexes, self._table = kept, None
-        self._glances, self._glanced = Glance.of(kept, marks), 0
-        return self._glances
+        self._digest_scan, self._scanned = DigestScan.of(kept, marks), 0
+        return self._digest_scan
 
     def add(self, name: str, index: PackIndex) -> None:
         """Adds a pack that this process has written."""
         with self._lock:
             self._indexes = {**self._indexes, name: index}
-            self._glances, self._table = Glance.of(self._indexes, self.marks), None
-            self._glanced = 0
+            self._digest_scan, self._table = DigestScan.of(self._indexes, self.marks), None
+            self._scanned = 0
 
     @property
     def table(self) -> Table:
@@ -153,7 +153,7 @@ class Packs:
         return self._table
 
     def _make_table(self) -> Table:
-        if self._glances is None:
+        if self._digest_scan is None:
             self._refresh()
         sound = {}
         for name, index in self._indexes.items():
@@ -166,21 +166,21 @@ class Packs:
         self._table = Table.of(sound, self.marks)
         return self._table
 
-    def _glance(self, digest: bytes) -> list[Stored] | None:
+    def _chain_by_scan(self, digest: bytes) -> list[Stored] | None:
         """The chain of a block, for the first lookups in new packs; None if the table has to tell."""
-        if self._table is not None or self._glanced > _MOST_GLANCES:
+        if self._table is not None or self._scanned > _MOST_SCANS:
             return None
         with self._lock:
-            self._glanced += 1
-            glances = self._glances or self._refresh()
+            self._scanned += 1
+            scan = self._digest_scan or self._refresh()
         try:
-            return glances.chain(digest)
+            return scan.chain(digest)
         except FormatError:
             return None  # a malformed index, which the table leaves out
 
     def find(self, digest: bytes) -> Stored | None:
         """How a block is stored; None if it is not."""
-        chain = self._glance(digest)
+        chain = self._chain_by_scan(digest)
         if chain is not None:
             return chain[-1]
         table = self.table
@@ -410,8 +410,8 @@ class Packs:
 
     def _chains(self, digests: Sequence[bytes]) -> Chains:
         """What blocks are decoded from."""
-        glances = [self._glance(digest) for digest in digests[:_FEW]] if len(digests) <= _FEW else [None]
-        found = [chain for chain in glances if chain is not None]
+        chains = [self._chain_by_scan(digest) for digest in digests[:_FEW]] if len(digests) <= _FEW else [None]
+        found = [chain for chain in chains if chain is not None]
         if len(found) == len(digests):
             return Chains.of(found)
         try:

@@ -27,9 +27,9 @@ from tensorglot.model.types.text import parse_canonical
 
 __all__ = ["Fault", "first_fault", "is_valid", "repetitions"]
 
-# CIDv1, codec raw (55) or DAG-CBOR (71), BLAKE3 (1e), 32 bytes of digest: docs/dynd-format.md, "CIDs".
 _COMPARED_NBYTES = 64 << 10
 """Values up to this size are checked byte by byte: more bytes than that are in few columns, for the size of a type."""
+# CIDv1, codec raw (55) or DAG-CBOR (71), BLAKE3 (1e), 32 bytes of digest: docs/dynd-format.md, "CIDs".
 _CID_HEADS = (bytes.fromhex("01551e20"), bytes.fromhex("01711e20"))
 
 
