@@ -410,10 +410,10 @@ class Packs:
 
     def _chains(self, digests: Sequence[bytes]) -> Chains:
         """What blocks are decoded from."""
-        chains = [self._chain_by_scan(digest) for digest in digests[:_FEW]] if len(digests) <= _FEW else [None]
-        found = [chain for chain in chains if chain is not None]
-        if len(found) == len(digests):
-            return Chains.of(found)
+        if len(digests) <= _FEW:
+            found = [chain for digest in digests if (chain := self._chain_by_scan(digest)) is not None]
+            if len(found) == len(digests):
+                return Chains.of(found)
         try:
             return self.table.chains(digests)
         except KeyError as error:
