@@ -28,7 +28,9 @@ from tensorglot.model.types.algebra import dense
 
 ROOT = Path(__file__).parents[1] / "src" / "tensorglot"
 
-FOUNDATION = {"arguments", "arrays", "cached", "errors", "extras", "limits", "memory", "providers", "threads"}
+FOUNDATION = {
+    "arguments", "arrays", "cached", "errors", "extras", "limits", "memory", "providers", "threads", "tuples"
+}  # fmt: skip
 VALUES = FOUNDATION | {"kernels", "model", "wire", "dynd"}
 CONTAINERS = VALUES | {"containers"}
 VERBS = CONTAINERS | {"io", "operations"}
@@ -37,16 +39,17 @@ LAYERS: dict[str, set[str]] = {
     "arguments": {"errors"},
     "arrays": set(),
     "cached": set(),
-    "errors": set(),
+    "errors": {"tuples"},
     "limits": {"errors"},
     "extras": {"errors"},
     "memory": set(),
     "providers": set(),
     "threads": set(),
+    "tuples": set(),
     "kernels": set(),
-    "model": {"arrays", "cached", "errors", "limits", "memory", "providers", "threads", "kernels"},
-    "wire": {"arrays", "errors", "limits", "threads", "kernels"},
-    "io": {"arguments", "cached", "errors", "extras", "threads", "memory"},
+    "model": {"arrays", "cached", "errors", "limits", "memory", "providers", "threads", "tuples", "kernels"},
+    "wire": {"arrays", "errors", "limits", "threads", "tuples", "kernels"},
+    "io": {"arguments", "cached", "errors", "extras", "threads", "tuples", "memory"},
     "dynd": VALUES - {"dynd"},
     "containers": VALUES,
     "operations": CONTAINERS | {"io"},

@@ -28,7 +28,9 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
+
+from tensorglot.tuples import NamedTuple
 
 __all__ = [
     "AmbiguousFormat",

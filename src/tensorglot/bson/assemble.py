@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, cast, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from tensorglot.bson.sources import Batch
 from tensorglot.errors import FormatError, Hint, InputError
 from tensorglot.model.payload import as_bytes
 from tensorglot.model.tensor import plain_array
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.bson_vector import IGNORED_BITS, IgnoredBits, Row
 
 __all__ = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tensorglot.arguments import as_integer, check_choice
 from tensorglot.bson.coerce import VectorData, coerce_vector
 from tensorglot.errors import InputError
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["METRICS", "Metric", "Nearest", "nearest"]
 

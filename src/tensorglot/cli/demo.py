@@ -10,12 +10,13 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from tensorglot.cli.options import as_json
 from tensorglot.cli.terminal import bold, print_json
+from tensorglot.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,6 +27,7 @@ from tensorglot.cli.terminal import (
     progress_bar,
 )
 from tensorglot.errors import escape, plural
+from tensorglot.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from tensorglot.operations._compare import Comparison

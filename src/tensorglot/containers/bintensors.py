@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import lt
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,7 @@ from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import Index, take_shapes
 from tensorglot.model.names import Names
 from tensorglot.model.payload import Chunk, Source
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.prefixed import check_data_end, join_texts, read_header, writer_order
 
 __all__ = ["CONTAINER"]

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.arrays import prefix_sums
 from tensorglot.dynd.schema import HUGE, Kind, Node, Plan
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["Column", "Lists", "Positions", "Value", "child_need", "lists_of", "lists_of_sizes", "subtree", "take"]
 

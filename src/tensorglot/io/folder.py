@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tensorglot.errors import FormatError, escape
 from tensorglot.io.place import Place
 from tensorglot.io.urls import BUCKETS, last_name
+from tensorglot.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from pathlib import Path

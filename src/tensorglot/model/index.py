@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from itertools import accumulate, chain, count, pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from tensorglot.cached import cached_property
 from tensorglot.errors import escape
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.payload import Codec, Payload, Source
+from tensorglot.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from tensorglot.model.types.base import Type

@@ -7,11 +7,11 @@ CID. `stored_payload` gives the bytes as they are in the file.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from tensorglot.model.payload import Buffer, Codec, Encoded, Payload, Span, Threaded, as_bytes, buffers, inner_payload
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["AnyNonZero", "stored_payload"]
 

@@ -16,13 +16,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import LimitError, TensorglotError
 from tensorglot.memory import cut
+from tensorglot.tuples import NamedTuple
 
 __all__ = [
     "PIECE_NBYTES",

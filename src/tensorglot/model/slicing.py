@@ -12,13 +12,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import LimitError, OutOfRange
 from tensorglot.model.payload import Encoded, Payload, Span
+from tensorglot.tuples import NamedTuple
 
 __all__ = [
     "ALL",

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.model.payload import Buffer, Codec, Encoded, Span, inner_payload, read_pieces
 from tensorglot.model.slicing import read_strided
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["Strided", "boxes"]
 

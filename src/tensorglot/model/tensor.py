@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,7 @@ from tensorglot.model.slicing import (
 from tensorglot.model.slicing import Index as BasicIndex
 from tensorglot.model.strided import Strided
 from tensorglot.providers import provided
+from tensorglot.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from tensorglot.model.types.base import Type

@@ -7,9 +7,8 @@ opening costs nothing more.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tensorglot.errors import FormatError, Hint, UnsupportedError
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["explain"]
 

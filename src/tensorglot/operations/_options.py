@@ -7,7 +7,7 @@ patterns to choices; it is resolved to a choice for each tensor when the names a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from tensorglot.arguments import as_integer, check_flags
 from tensorglot.containers.table import Format, PerTensor, WriteOptions
@@ -15,6 +15,7 @@ from tensorglot.errors import Hint, InputError, UnsupportedError
 from tensorglot.model.index import Index
 from tensorglot.operations._patterns import by_pattern
 from tensorglot.operations._progress import Progress
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.checksums import numbers
 
 __all__ = ["AUTO", "Choice", "SaveOptions", "keep_checksums"]

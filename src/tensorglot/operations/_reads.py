@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from tensorglot.memory import READ_NBYTES, cut, scratch
 from tensorglot.model.lazy_source import LazySource
 from tensorglot.model.payload import BatchSource, Source
 from tensorglot.threads import for_each
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["InOrder", "Piece", "Runs", "fill"]
 

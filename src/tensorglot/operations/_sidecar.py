@@ -20,7 +20,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from tensorglot.model.payload import Source, Span
 from tensorglot.operations._checksums import Checked, check_archive
 from tensorglot.operations._digests import Stretch, digests
 from tensorglot.operations._elements import blocks
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.checksums import Checksum, hasher, parse
 
 __all__ = [

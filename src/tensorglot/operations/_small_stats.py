@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from tensorglot.operations._distribution import EXACT, as_float64
 from tensorglot.operations._double_double import add, divide, multiply, nearest, root
 from tensorglot.operations._moments import DIGITS, PLAIN_EXPONENTS
 from tensorglot.operations._small_rows import is_small
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["Numbers", "small_stats"]
 

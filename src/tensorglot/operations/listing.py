@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorglot.containers.table import named
 from tensorglot.model.archive import Archive
@@ -20,6 +20,7 @@ from tensorglot.model.index import Index
 from tensorglot.model.payload import CheckedBy
 from tensorglot.model.types.algebra import leading
 from tensorglot.operations._jsonable import Record
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["Entry", "Shard", "Summary", "entries", "summarize"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from tensorglot.arguments import check_choice, check_flags
 from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect, named
@@ -36,6 +36,7 @@ from tensorglot.operations._shards import (
 )
 from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 from tensorglot.providers import provided
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["OpenOptions", "Opened", "Verify", "open", "open_source"]
 

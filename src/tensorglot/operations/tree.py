@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorglot.operations.listing import Entry
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["DEEPEST", "Branch", "branches", "depth_that_fits"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import add
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from tensorglot.store.backend import Backend
 from tensorglot.store.encodings import IS_DELTA, SPARE_NBYTES, apply_chain, decode, wrong_base
 from tensorglot.store.lookup import Chains, Stored
 from tensorglot.store.salvage import pack_key
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["Bodies", "decode_chain", "read_bodies"]
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import accumulate
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -42,6 +42,7 @@ from tensorglot.store.manifest import Entry, Manifest, Node
 from tensorglot.store.objects import ArrayNode, Commit, TensorNode, parse_array, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.threads import Lock, batches, for_each
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, NODE_HEAD, RAW
 
 __all__ = [

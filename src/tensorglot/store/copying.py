@@ -9,7 +9,6 @@ block is stored in full. So bases are copied before their deltas.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -22,6 +21,7 @@ from tensorglot.store.pack import MAX_CHAIN, MAX_DEPTH
 from tensorglot.store.packs import Packs, Stored, pack_key
 from tensorglot.store.session import SMALL_NBYTES, Delta, Session
 from tensorglot.store.small import TINY_NBYTES
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.cid import CID
 
 __all__ = ["Copy", "add_chunk", "add_copy", "read_copy", "restore"]

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from tensorglot.store.encodings import (
     check_size,
     elements_of,
 )
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
 

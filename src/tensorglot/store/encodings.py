@@ -28,7 +28,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,7 @@ import numpy.typing as npt
 from tensorglot.errors import FormatError, InputError
 from tensorglot.kernels import packed_decode, packed_deltas, planes, sparse, sparse_decode
 from tensorglot.memory import SCRATCH_NBYTES, scratch
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -39,6 +38,7 @@ from tensorglot.store.session import SMALL_NBYTES, Delta, Session
 from tensorglot.store.small import TINY_NBYTES, ingest_small, small_tensors
 from tensorglot.store.units import Unit, comparable, element_nbytes, tensor_node, units_of
 from tensorglot.threads import batches, ordered_map
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.cid import CHUNK_NBYTES, CID, RAW, ChunkTree
 
 __all__ = ["Previous", "Value", "ingest", "ingest_value"]

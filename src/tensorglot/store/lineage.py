@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple
 
 from tensorglot.errors import FormatError
 from tensorglot.store.checkout import parse_type, read_node
@@ -21,6 +20,7 @@ from tensorglot.store.manifest import Manifest, parse_node
 from tensorglot.store.objects import ArrayNode, Commit, parse_array, parse_tensor
 from tensorglot.store.packs import Packs
 from tensorglot.store.units import comparable, element_nbytes
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.cid import CID, RAW, parse_chunk_node
 
 __all__ = ["Origin", "commits_from", "find_origins", "previous_arrays"]

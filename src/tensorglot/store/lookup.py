@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import FormatError
 from tensorglot.store.marks import Span
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.cid import DIGEST_NBYTES
 
 __all__ = ["Chains", "DigestScan", "Stored", "Table"]

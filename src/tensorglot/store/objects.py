@@ -15,11 +15,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorglot.dynd.cbor import ARRAY_HEAD, array_block
 from tensorglot.errors import FormatError, Hint, InputError, TensorglotError, UnsupportedError, escape
 from tensorglot.operations._jsonable import Record, field_dict
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.cid import (
     BLAKE3,
     CID,

@@ -24,7 +24,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorglot.errors import FormatError, InputError, RemoteError, TruncatedError, UnsupportedError
 from tensorglot.io.objects import Address, PreconditionFailed, address_of
@@ -34,6 +34,7 @@ from tensorglot.io.urls import check_target
 from tensorglot.store.backend import Entry, File, Writer
 from tensorglot.store.lease import LEASE_SECONDS, Lease
 from tensorglot.threads import REQUESTS, for_each_request
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["Bucket"]
 

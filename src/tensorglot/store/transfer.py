@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tensorglot.errors import InputError, escape, human_nbytes, plural
 from tensorglot.operations._jsonable import Record
@@ -28,6 +27,7 @@ from tensorglot.store.reach import Walk
 from tensorglot.store.refs import Ref, read_ref, swap_ref
 from tensorglot.store.session import Session, start_session
 from tensorglot.threads import ordered_map
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.cid import CID, RAW
 
 __all__ = ["Receiver", "Transferred", "bases_of", "copy_missing", "forward_ref", "transfer"]

@@ -13,13 +13,14 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError, InputError
 from tensorglot.kernels.crc32c_rows import crc32c_rows, is_fast
+from tensorglot.tuples import NamedTuple
 
 if TYPE_CHECKING:
     import xxhash

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from tensorglot.errors import FormatError, LimitError, escape
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Note, first_overlap
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["Checkpoint", "Place", "StoredTensor", "check_checkpoint", "check_shape"]
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from tensorglot.containers.gguf.values import ARRAY, BOOL, DEPTH, SCALARS, STRIN
 from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.fetch import Fetched
 
 __all__ = ["Description", "Header", "alignment_of", "read_header"]

@@ -7,9 +7,9 @@ nodes and records require. Each node is read once, and counts against the header
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tensorglot.containers.hdf5.objects import NODES, UNDEFINED, Objects
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["ATTRIBUTES", "CHUNKS", "FILTERED_CHUNKS", "HUGE", "LINKS", "encoded_nbytes", "records"]
 

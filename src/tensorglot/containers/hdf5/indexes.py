@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from tensorglot.containers.hdf5 import btrees
 from tensorglot.containers.hdf5.objects import UNDEFINED, Objects
 from tensorglot.errors import FormatError, UnsupportedError
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["ChunkIndex", "Stored"]
 

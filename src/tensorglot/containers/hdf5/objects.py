@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from tensorglot.errors import FormatError, IntegrityError, LimitError, TruncatedError, UnsupportedError
 from tensorglot.kernels.lookup3 import lookup3
 from tensorglot.model.payload import Source
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["MAGIC", "UNDEFINED", "Link", "Message", "Objects"]
 

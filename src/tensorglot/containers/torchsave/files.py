@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from tensorglot.containers.table import ReadOptions
 from tensorglot.containers.torchsave.names import NAMES, Pairs, Storage
@@ -18,6 +18,7 @@ from tensorglot.containers.torchsave.opcodes import load
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.index import Note
 from tensorglot.model.payload import Source, read_many_of
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire import ziparchive
 from tensorglot.wire.fetch import Fetched
 

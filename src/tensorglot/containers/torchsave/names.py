@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.dtypes import BY_NAME
+from tensorglot.tuples import NamedTuple
 
 __all__ = [
     "DTYPES",

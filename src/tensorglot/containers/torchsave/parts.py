@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from tensorglot.model.index import Layout
 from tensorglot.model.layouts import COO, CSR, QUANT_GROUP, Piece, arrange, describe_codes
 from tensorglot.model.payload import Chunk, Encoded, read_pieces
 from tensorglot.model.strided import Strided
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["add_tensor"]
 

@@ -11,13 +11,14 @@ from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError
 from tensorglot.kernels import cbor_scan as kernel
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire import cbor
 from tensorglot.wire.cbor import Cursor
 

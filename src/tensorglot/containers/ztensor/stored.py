@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
-from typing import NamedTuple
 
 from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.containers.ztensor.hashing import HashingThread
@@ -23,6 +22,7 @@ from tensorglot.model.payload import Buffer, Chunk, Encoded, Memory, Span, buffe
 from tensorglot.model.repeated import NAMES, share_too_much
 from tensorglot.model.tensor import Part, Tensor
 from tensorglot.threads import batches, ordered_map
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire import checksums, zstd
 
 __all__ = ["Blob", "Frame", "compress", "copy_opaque", "decode", "index_parts", "is_opaque", "prepare", "write_blobs"]

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from types import EllipsisType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -47,6 +47,7 @@ from tensorglot.model.types.algebra import (
     Var,
     Void,
 )
+from tensorglot.tuples import NamedTuple
 
 __all__ = ["length", "rows", "select"]
 
