@@ -113,8 +113,8 @@ DEFECTS: dict[int, Defect] = {
     12: Defect(
         "checksums that nobody asked for are not compared",
         "operations/open.py",
-        'return None if self.verify == "never" else Once',
-        'return None if self.verify != "require" else Once',
+        'return None if self.verify == "never" else OnceVerifier',
+        'return None if self.verify != "require" else OnceVerifier',
         "tests/test_reading_verified.py::test_checksums_are_verified_by_default",
     ),
     13: Defect(

@@ -21,7 +21,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import as_archive
 from tensorglot.operations._executor import Reference, refer_to
 from tensorglot.operations._places import locate
-from tensorglot.operations.open import Opened, OpenOptions
+from tensorglot.operations.open import ArchiveLike, OpenOptions
 
 if TYPE_CHECKING:
     import dask.array
@@ -33,7 +33,7 @@ _KEPT = 16
 
 
 def open(
-    source: Opened,
+    source: ArchiveLike,
     chunks: Any = "128MiB",
     *,
     names: Iterable[str] | None = None,

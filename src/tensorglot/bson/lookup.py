@@ -11,7 +11,7 @@ from tensorglot.wire.bson import path_bytes
 if TYPE_CHECKING:
     from pymongo.collection import Collection
 
-__all__ = ["check_collection", "no_field", "refuse_nothing"]
+__all__ = ["check_collection", "check_field", "no_field"]
 
 _SAMPLE = 100
 """Documents whose field names are collected for suggestions."""
@@ -35,8 +35,8 @@ def check_collection(collection: Collection[Any]) -> None:
     raise TensorNotFound(f"{what if names else f'no database {database.name!r}'}{hint}", rule="mongodb.collection")
 
 
-def refuse_nothing(collection: Collection[Any], key: str) -> None:
-    """Raises an error if no document had the field because the collection or the field does not exist."""
+def check_field(collection: Collection[Any], key: str) -> None:
+    """Refuses a collection that does not exist, and a field that no document of a collection has."""
     check_collection(collection)
     path_bytes(key)  # refuses an invalid path
     if collection.find_one({key: {"$exists": True}}, {"_id": 1}) is None:

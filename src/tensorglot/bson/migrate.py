@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.arguments import as_integer, check_flags
-from tensorglot.bson.lookup import refuse_nothing
+from tensorglot.bson.lookup import check_field
 from tensorglot.bson.mongodb import Progress, pymongo_ids, require
 from tensorglot.bson.vector import encode
 from tensorglot.errors import TensorglotError
@@ -94,7 +94,7 @@ def migrate(
         if progress is not None:
             progress(min(result.found, total), total)
     if not result.found:
-        refuse_nothing(collection, key)
+        check_field(collection, key)
     return result
 
 

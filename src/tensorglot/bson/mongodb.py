@@ -17,7 +17,7 @@ from tensorglot.arguments import check_flags
 from tensorglot.bson.assemble import MISSING_RULE, Assembled, MatrixOptions, PackedBits, ReadOptions, assemble
 from tensorglot.bson.coerce import DType, VectorData, coerce_vector
 from tensorglot.bson.columns import encode_by_pymongo
-from tensorglot.bson.lookup import refuse_nothing
+from tensorglot.bson.lookup import check_field
 from tensorglot.bson.matrix import check_count, encode_documents, encode_matrix
 from tensorglot.bson.sources import Batch, IdReader, batches
 from tensorglot.errors import FormatError, InputError, escape
@@ -173,10 +173,10 @@ class Query:
             found = assemble(parts, options)
         except FormatError as error:
             if error.rule == MISSING_RULE:
-                refuse_nothing(self.collection, self.key)
+                check_field(self.collection, self.key)
             raise
         if not found.vectors:
-            refuse_nothing(self.collection, self.key)
+            check_field(self.collection, self.key)
         return found
 
 

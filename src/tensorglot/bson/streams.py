@@ -20,7 +20,7 @@ from tensorglot.bson.coerce import DType, coerce_vector
 from tensorglot.bson.columns import BSON_SUFFIX, ValueColumn, concat, gather
 from tensorglot.bson.embeddings import ID, Embeddings, Ranges, check_counts, check_paths
 from tensorglot.bson.inspect import FieldReport, inspect
-from tensorglot.bson.lookup import check_collection, no_field, refuse_nothing
+from tensorglot.bson.lookup import check_collection, check_field, no_field
 from tensorglot.bson.mongodb import Progress, Query
 from tensorglot.bson.parquet import open_parquet
 from tensorglot.bson.places import FileOrCollection, collection_at, is_collection, is_dump, is_parquet, place_text
@@ -118,7 +118,7 @@ def _collection_stream(collection: Any, plan: ReadPlan) -> Stream:
     query = Query(collection, key, plan.filter, (plan.id, *plan.fields), plan.progress)
 
     def refuse(name: str) -> None:
-        refuse_nothing(collection, name)
+        check_field(collection, name)
 
     def read(nbytes: int | None) -> Iterator[Embeddings]:
         return _document_batches(query.batches(), key, plan, refuse)

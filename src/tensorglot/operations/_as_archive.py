@@ -26,12 +26,13 @@ from tensorglot.model.index import Index
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Memory
 from tensorglot.model.tensor import Tensor
-from tensorglot.operations.open import Opened, OpenOptions, open_source
+from tensorglot.operations.open import ArchiveLike, OpenOptions, open_source
 from tensorglot.providers import provided
 
-__all__ = ["MEMORY", "Given", "as_archive", "collect", "flatten", "named_tensor"]
+__all__ = ["MEMORY", "TensorsLike", "as_archive", "collect", "flatten", "named_tensor"]
 
-Given: TypeAlias = "Opened | Mapping[str, Any]"
+TensorsLike: TypeAlias = "ArchiveLike | Mapping[str, Any]"
+"""A source of other verbs: the same, or values by their names."""
 
 MEMORY = "memory"
 """The format of an archive in memory."""
@@ -39,7 +40,7 @@ _USUAL_RANK = 4
 """Dims of an array for which there is room at first."""
 
 
-def as_archive(source: Given, options: OpenOptions = OpenOptions()) -> AbstractContextManager[Archive]:  # noqa: B008
+def as_archive(source: TensorsLike, options: OpenOptions = OpenOptions()) -> AbstractContextManager[Archive]:  # noqa: B008
     """The archive of a source that `locate` has returned. A file opened here is closed; the caller's Archive is not."""
     if isinstance(source, Archive):
         return nullcontext(source)

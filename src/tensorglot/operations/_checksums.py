@@ -28,13 +28,13 @@ from tensorglot.operations._reads import InOrder, Piece, fill
 from tensorglot.threads import for_each
 from tensorglot.wire import checksums
 
-__all__ = ["Checked", "Once", "RowChecks", "Rows", "check_archive", "row_checks"]
+__all__ = ["Checked", "OnceVerifier", "RowChecks", "Rows", "check_archive", "row_checks"]
 
 Key = tuple[int, int, int, str | None, str | None]
 """Source, begin, end, checksum and encoding: tensors that share bytes are compared once."""
 
 
-class Once:
+class OnceVerifier:
     """The verifier of an archive: compares each checksum the first time its bytes are read in full.
 
     The result is remembered, so that a tensor that is read again costs nothing, and one that failed fails again.
@@ -65,7 +65,7 @@ class Once:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy starts without results: the keys contain the addresses of sources."""
-        return partial(Once, required=self.required), ()
+        return partial(OnceVerifier, required=self.required), ()
 
 
 def _path_of(source: Source | None) -> str | None:
@@ -119,7 +119,7 @@ def _mismatch(expected: checksums.Checksum, tensor: str, offset: int, path: str 
 class _Check(NamedTuple):
     """The check of one payload."""
 
-    once: Once
+    once: OnceVerifier
     key: Key
     decoded: bool
     tensor: str
@@ -340,7 +340,7 @@ def check_archive(archive: Archive, advance: Callable[[int], None] = lambda nbyt
     for (row, name, expected, stretch), digest in zip(together, computed, strict=True):
         matched = digest == expected.digest
         found[row] = Checked(name, matched, None if matched else _mismatch(expected, name, stretch.begin))
-    checked = Archive(index, archive.source, limits=archive.limits, verifier=Once(required=False))
+    checked = Archive(index, archive.source, limits=archive.limits, verifier=OnceVerifier(required=False))
 
     def check(job: tuple[int, str]) -> None:
         found[job[0]] = _check_alone(checked, *job)
@@ -396,7 +396,7 @@ def _decodes(payload: Encoded) -> bool:
     if not isinstance(inner, Encoded):
         return False
     if isinstance(inner.codec, Composed):
-        return inner.codec.verify(inner, Once(required=False))
+        return inner.codec.verify(inner, OnceVerifier(required=False))
     for _ in inner.codec.chunks(inner):
         pass
     return isinstance(inner.codec, FrameChecked)

@@ -36,7 +36,7 @@ from tensorglot.operations._patterns import (
     select_names,
     settle_dtypes,
 )
-from tensorglot.operations.quantize import Scheme, scheme_of, why_not
+from tensorglot.operations.quantize import Scheme, scheme_fault, scheme_of
 
 __all__ = ["Action", "ConvertOptions", "Loss", "LossKind", "Plan", "Step", "make_plan"]
 
@@ -265,7 +265,7 @@ def _settle_schemes(index: Index, names: list[str], every: list[str], quantize: 
         position = index.positions[name]
         row, layout = index.rows(position)[0], index.layouts.get(position)
         shape = index.shape(row) if layout is None else leading(layout.type)[0]
-        fault = why_not(by_name[name], index.dtype(row), "dense" if layout is None else layout.name, shape)
+        fault = scheme_fault(by_name[name], index.dtype(row), "dense" if layout is None else layout.name, shape)
         if fault is None and (isinstance(quantize, Mapping) or (layout is None and len(shape) > 1)):
             chosen[name] = by_name[name]
         elif isinstance(quantize, Mapping):

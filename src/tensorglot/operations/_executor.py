@@ -22,7 +22,7 @@ from tensorglot.errors import InputError
 from tensorglot.io.local import Stamp, change_error, file_stamp
 from tensorglot.io.place import Place
 from tensorglot.model.archive import Archive
-from tensorglot.operations._as_archive import Given
+from tensorglot.operations._as_archive import TensorsLike
 from tensorglot.operations.open import OpenOptions, open_source
 from tensorglot.threads import Executor
 
@@ -65,14 +65,14 @@ class Reference:
             yield archive
 
 
-def can_send(source: Given) -> bool:
+def can_send(source: TensorsLike) -> bool:
     """Whether workers can open the source. They cannot open a stream, or values in memory."""
     if isinstance(source, (list, tuple)):
         return all(isinstance(each, _SENT) for each in source)
     return isinstance(source, (*_SENT, Archive))
 
 
-def refer_to(source: Given, archive: Archive, options: OpenOptions) -> Reference:
+def refer_to(source: TensorsLike, archive: Archive, options: OpenOptions) -> Reference:
     """A reference to a source that `locate` has returned; `archive` is the archive that the caller opened from it."""
     if not can_send(source):
         raise InputError(

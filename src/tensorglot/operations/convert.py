@@ -22,7 +22,7 @@ from tensorglot.io.local import add_path_to_errors
 from tensorglot.io.place import Place
 from tensorglot.io.sink import Writable
 from tensorglot.limits import Limits
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import TensorsLike, as_archive
 from tensorglot.operations._cast import Cast
 from tensorglot.operations._conversion_plan import ConvertOptions, Loss, Plan, make_plan
 from tensorglot.operations._convert_archive import accounts_of, make_archive
@@ -70,7 +70,7 @@ class Conversion(Report):
 
 
 def convert(
-    source: Given,
+    source: TensorsLike,
     target: Writable,
     *,
     format: str | None = None,

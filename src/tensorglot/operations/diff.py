@@ -19,7 +19,7 @@ from tensorglot.errors import InputError, UnsupportedError, add_tensor_to_errors
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import TYPE_ATTRIBUTE, Tensor
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import TensorsLike, as_archive
 from tensorglot.operations._compare import EXACT, Comparison, Tolerance, compare, compare_streams, has_numbers
 from tensorglot.operations._dequantize import can_dequantize, real_values
 from tensorglot.operations._equal_rows import not_shown_equal
@@ -111,8 +111,8 @@ class Diff(Record):
 
 
 def diff(
-    a: Given,
-    b: Given,
+    a: TensorsLike,
+    b: TensorsLike,
     *,
     atol: float = 0.0,
     rtol: float = 0.0,

@@ -23,7 +23,7 @@ from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import take_shapes
 from tensorglot.model.types.algebra import dense
 from tensorglot.model.types.text import text_of
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import TensorsLike, as_archive
 from tensorglot.operations._executor import JOB_NBYTES, name_batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record, field_dict
 from tensorglot.operations._patterns import Select, select_names
@@ -67,7 +67,7 @@ class Identity(Record):
 
 
 def identify(
-    source: Given,
+    source: TensorsLike,
     *,
     select: Select | None = None,
     format: str | None = None,

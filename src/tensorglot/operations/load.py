@@ -32,7 +32,7 @@ from tensorglot.operations._load_rows import is_plain, is_shared, load_rows, vie
 from tensorglot.operations._outputs import output_arrays
 from tensorglot.operations._places import locate
 from tensorglot.operations._reads import BATCH
-from tensorglot.operations.open import Opened, OpenOptions, Verify, open_source
+from tensorglot.operations.open import ArchiveLike, OpenOptions, Verify, open_source
 from tensorglot.providers import provided
 from tensorglot.threads import for_each
 
@@ -45,7 +45,7 @@ FEW, FEW_NBYTES = 8, 1 << 20
 
 
 def load(
-    source: Opened,
+    source: ArchiveLike,
     *,
     names: Iterable[str] | None = None,
     out: Mapping[str, Any] | None = None,

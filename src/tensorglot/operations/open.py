@@ -21,7 +21,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.deferred import DeferredArchive
 from tensorglot.model.index import Note
 from tensorglot.model.payload import HeaderSource, Source
-from tensorglot.operations._checksums import Once
+from tensorglot.operations._checksums import OnceVerifier
 from tensorglot.operations._mistaken import explain
 from tensorglot.operations._places import locate
 from tensorglot.operations._shards import (
@@ -38,9 +38,9 @@ from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 from tensorglot.providers import provided
 from tensorglot.tuples import NamedTuple
 
-__all__ = ["OpenOptions", "Opened", "Verify", "open", "open_source"]
+__all__ = ["ArchiveLike", "OpenOptions", "Verify", "open", "open_source"]
 
-Opened: TypeAlias = "Readable | Sequence[Readable] | Archive"
+ArchiveLike: TypeAlias = "Readable | Sequence[Readable] | Archive"
 """A source of most verbs: what `open` takes, or an archive, which stays open."""
 Verify: TypeAlias = Literal["auto", "never", "require"]
 
@@ -72,8 +72,8 @@ class OpenOptions(NamedTuple):
         check_choice(verify, ("auto", "never", "require"), "verify", "verify.mode")
         return cls(format, backend, strict, verify, as_limits(limits), defer)
 
-    def verifier(self) -> Once | None:
-        return None if self.verify == "never" else Once(required=self.verify == "require")
+    def verifier(self) -> OnceVerifier | None:
+        return None if self.verify == "never" else OnceVerifier(required=self.verify == "require")
 
 
 def open(
@@ -173,7 +173,7 @@ def _open_several(sources: Sequence[Readable], options: OpenOptions) -> Archive:
 
 
 def _open_file(
-    source: Readable, options: OpenOptions, verifier: Once | None, reopen: Callable[[], Archive] | None = None
+    source: Readable, options: OpenOptions, verifier: OnceVerifier | None, reopen: Callable[[], Archive] | None = None
 ) -> Archive:
     """Opens one file, which is not an index of shards."""
     place = source if isinstance(source, Place) else None

@@ -31,7 +31,16 @@ from tensorglot.model.types.algebra import dense
 from tensorglot.operations._dequantize import can_dequantize, numbers_of
 from tensorglot.operations._jsonable import Record
 
-__all__ = ["SCHEMES", "Quantization", "QuantizeCodec", "Scheme", "quantize", "quantize_tensor", "scheme_of", "why_not"]
+__all__ = [
+    "SCHEMES",
+    "Quantization",
+    "QuantizeCodec",
+    "Scheme",
+    "quantize",
+    "quantize_tensor",
+    "scheme_fault",
+    "scheme_of",
+]
 
 Rows = NDArray[Any]
 Values = NDArray[np.float32]
@@ -159,7 +168,7 @@ def scheme_of(text: str, tensor: str | None = None) -> Scheme:
     return _grouped(bits, group)
 
 
-def why_not(scheme: Scheme, dtype: DType | None, layout: str, shape: tuple[int, ...]) -> str | None:
+def scheme_fault(scheme: Scheme, dtype: DType | None, layout: str, shape: tuple[int, ...]) -> str | None:
     """Why a tensor cannot be quantized; None if it can."""
     if layout == "dense" and (dtype is None or dtype.numpy is None or dtype.kind != "real"):
         return "only real values can be quantized"
@@ -245,7 +254,7 @@ def quantize(value: Any, to: str = "int8") -> tuple[Tensor, Quantization]:
 
     scheme = scheme_of(to)
     tensor = coerce(value, name="")
-    fault = why_not(
+    fault = scheme_fault(
         scheme, tensor.parts["data"].dtype if tensor.layout == "dense" else None, tensor.layout, tensor.shape
     )
     if fault is not None:

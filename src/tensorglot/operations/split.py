@@ -37,7 +37,7 @@ from tensorglot.io.urls import check_target
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
-from tensorglot.operations._as_archive import MEMORY, Given, as_archive
+from tensorglot.operations._as_archive import MEMORY, TensorsLike, as_archive
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
@@ -56,7 +56,7 @@ _METADATA = Hint("pass metadata= to say what to write", "pass --metadata KEY=VAL
 
 
 def split(
-    source: Given,
+    source: TensorsLike,
     target: str | os.PathLike[str],
     *,
     shard_nbytes: int = SHARD_NBYTES,
@@ -219,7 +219,7 @@ def _rename(temporary: Path, directory: Path) -> None:
 
 
 def merge(
-    sources: Given | Iterable[Given],
+    sources: TensorsLike | Iterable[TensorsLike],
     target: Writable,
     *,
     format: str | None = None,
@@ -261,7 +261,7 @@ def merge(
         )
 
 
-def _as_sources(sources: Any) -> list[Given]:
+def _as_sources(sources: Any) -> list[TensorsLike]:
     if isinstance(sources, (str, os.PathLike, Mapping)) or hasattr(sources, "read"):
         return [sources]
     try:

@@ -20,7 +20,7 @@ from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE, DType
 from tensorglot.model.tensor import Part, Tensor
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import TensorsLike, as_archive
 from tensorglot.operations._dequantize import values_by_part
 from tensorglot.operations._distribution import Distribution, Tally
 from tensorglot.operations._executor import name_batches, refer_to, run_jobs
@@ -102,7 +102,7 @@ class Stats(Record):
 
 
 def stats(
-    source: Given,
+    source: TensorsLike,
     select: Select | None = None,
     *,
     format: str | None = None,

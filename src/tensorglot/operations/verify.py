@@ -35,7 +35,7 @@ from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations._shards import find_file
 from tensorglot.operations._sidecar import check_rest, check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations._value_rules import check_bytes
-from tensorglot.operations.open import Opened, OpenOptions, open_source
+from tensorglot.operations.open import ArchiveLike, OpenOptions, open_source
 from tensorglot.threads import Executor, for_each
 
 __all__ = ["Problem", "Report", "verify"]
@@ -92,7 +92,7 @@ class Report(Record):
 
 
 def verify(
-    source: Opened,
+    source: ArchiveLike,
     *,
     format: str | None = None,
     backend: Backend = "auto",

@@ -25,7 +25,7 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import TensorsLike, as_archive
 from tensorglot.operations._places import locate, locate_each
 from tensorglot.operations._progress import Progress, start_progress
 from tensorglot.operations.diff import Change, diff
@@ -97,7 +97,7 @@ def opener(target: Writable, *, storage_options: Mapping[str, Any] | None = None
     return _write([before, numbers("page", {"mode": "open"}), after], locate(target, storage_options))
 
 
-def name_of(source: Given) -> str:
+def name_of(source: TensorsLike) -> str:
     """The name of a source on the page."""
     if isinstance(source, (str, os.PathLike)):
         return as_place(source).shown
@@ -106,10 +106,10 @@ def name_of(source: Given) -> str:
 
 
 def write(
-    source: Given,
+    source: TensorsLike,
     target: Writable,
     *,
-    other: Given | None = None,
+    other: TensorsLike | None = None,
     format: str | None = None,
     progress: Progress | bool | None = None,
     limits: Limits | None = None,

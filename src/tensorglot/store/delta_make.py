@@ -24,7 +24,7 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target
 from tensorglot.model.archive import Archive
 from tensorglot.model.types.text import text_of
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import TensorsLike, as_archive
 from tensorglot.operations._jsonable import field_dict
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
@@ -70,8 +70,8 @@ _UNUSED = frozenset(Report.__dataclass_fields__)
 
 
 def delta(
-    old: Given,
-    new: Given,
+    old: TensorsLike,
+    new: TensorsLike,
     target: Writable,
     *,
     durable: bool = True,

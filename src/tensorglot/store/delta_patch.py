@@ -34,7 +34,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source
 from tensorglot.model.types.text import text_of
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import TensorsLike, as_archive
 from tensorglot.operations._options import SaveOptions
 from tensorglot.operations._places import locate_each
 from tensorglot.operations._progress import Progress, start_progress
@@ -70,7 +70,7 @@ _MOST_PER_STORED = 1024
 
 def patch(
     delta: Readable,
-    source: Given,
+    source: TensorsLike,
     target: Writable,
     *,
     format: str | None = None,

@@ -30,7 +30,7 @@ from tensorglot.io.target import open_target
 from tensorglot.limits import Limits, as_limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import Tensor
-from tensorglot.operations._as_archive import Given, as_archive
+from tensorglot.operations._as_archive import TensorsLike, as_archive
 from tensorglot.operations._as_archive import collect as archive_of
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, start_progress
@@ -120,7 +120,7 @@ class Store:
     def commit(
         self,
         ref: str,
-        tensors: Given,
+        tensors: TensorsLike,
         *,
         message: str = "",
         metadata: Mapping[str, Any] | None = None,
@@ -173,7 +173,7 @@ class Store:
 
     def stage(
         self,
-        tensors: Given,
+        tensors: TensorsLike,
         *,
         ref: str | None = None,
         progress: Progress | bool | None = None,
