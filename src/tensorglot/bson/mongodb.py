@@ -22,6 +22,7 @@ from tensorglot.bson.matrix import check_count, encode_documents, encode_matrix
 from tensorglot.bson.sources import Batch, IdReader, batches
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.extras import library
+from tensorglot.operations._progress import ProgressCounter, counted
 from tensorglot.wire.bson import NULL, VECTOR_SUBTYPE, Column, path_bytes
 from tensorglot.wire.bson_value import document_of
 
@@ -71,6 +72,7 @@ def write_matrix(
             check_count(what, given, count)
     step = max(1, _WRITE_NBYTES // max(1, whole.row.nbytes))
     done: list[Any] = []
+    progressed = ProgressCounter(progress, count)
     for first in range(0, count, step):
         rows = slice(first, min(first + step, count))
         part = VectorData(whole.data[rows], whole.kind, whole.padding)
@@ -82,8 +84,7 @@ def write_matrix(
             own_ids = [document["_id"] for document in batch]
         collection.insert_many(batch)
         done += own_ids
-        if progress is not None:
-            progress(len(done), count)
+        progressed(len(own_ids))
     return done
 
 
@@ -165,7 +166,8 @@ class Query:
         found = batches(cursor, self.key, ids)
         if self.progress is None:
             return found
-        return _report(found, self.collection.count_documents(filter), self.progress)
+        documents = ProgressCounter(self.progress, self.collection.count_documents(filter))
+        return counted(found, lambda batch: len(batch.missing), documents)
 
     def assemble(self, parts: Iterable[Batch], options: MatrixOptions) -> Assembled:
         """Collects the batches. A collection that does not exist, and a key that no document has, are errors."""
@@ -178,14 +180,6 @@ class Query:
         if not found.vectors:
             check_field(self.collection, self.key)
         return found
-
-
-def _report(found: Iterator[Batch], total: int, progress: Progress) -> Iterator[Batch]:
-    done = 0
-    for batch in found:
-        yield batch
-        done += len(batch.missing)
-        progress(min(done, total), total)
 
 
 @overload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,7 +13,7 @@ from tensorglot.errors import InputError, human_nbytes
 from tensorglot.memory import cut
 from tensorglot.model.payload import Chunk, Span, as_bytes
 
-__all__ = ["Progress", "bar", "count_off", "follow", "start_progress"]
+__all__ = ["Progress", "ProgressCounter", "bar", "count_off", "counted", "follow", "start_progress"]
 
 T = TypeVar("T")
 
@@ -37,14 +38,39 @@ def start_progress(progress: Progress | bool | None, what: str) -> Iterator[Prog
         raise InputError(f"progress must be a function or True, not {type(progress).__name__}", rule="progress.kind")
 
 
+class ProgressCounter:
+    """Adds up what was done, by several threads, and calls `progress`, one thread at a time."""
+
+    def __init__(self, progress: Progress | None, total: int = 0) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._done, self._total = 0, total
+
+    def expect(self, more: int) -> None:
+        """Adds to the total."""
+        self._total += more
+
+    def __call__(self, more: int, begun: int = 0) -> None:
+        """`more` was done; `begun` counts only until the next call."""
+        if self._progress is not None:
+            with self._lock:
+                self._done += more
+                self._progress(min(self._done + begun, self._total), self._total)
+
+
+def counted(items: Iterable[T], size: Callable[[T], int], count: ProgressCounter) -> Iterator[T]:
+    """Passes items on; each is counted when the next one is requested."""
+    for item in items:
+        yield item
+        count(size(item))
+
+
 def count_off(results: Iterable[T], nbytes: Sequence[int], report: Progress | None) -> Iterator[T]:
     """Passes results on; after each, reports the sum of `nbytes` up to it."""
-    total, done = sum(nbytes), 0
+    count = ProgressCounter(report, sum(nbytes))
     for size, result in zip(nbytes, results, strict=True):
         yield result
-        done += size
-        if report is not None:
-            report(done, total)
+        count(size)
 
 
 @contextmanager

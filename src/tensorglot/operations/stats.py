@@ -27,7 +27,7 @@ from tensorglot.operations._executor import name_batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._patterns import Select, select_names
 from tensorglot.operations._places import locate
-from tensorglot.operations._progress import Progress, count_off, start_progress
+from tensorglot.operations._progress import Progress, ProgressCounter, count_off, start_progress
 from tensorglot.operations._small_stats import Numbers, small_stats
 from tensorglot.operations.open import OpenOptions
 from tensorglot.operations.verify import Problem
@@ -142,17 +142,10 @@ def _list_rows(archive: Archive, names: Sequence[str]) -> list[TensorStats]:
 def _rows(archive: Archive, names: Sequence[str], progress: Progress | None) -> Iterator[TensorStats]:
     index = archive.index
     positions = [index.positions[name] for name in names]
-    total, done = int(index.tensor_nbytes[positions].sum()), 0
-
-    def seen(nbytes: int) -> None:
-        nonlocal done
-        done += nbytes
-        if progress is not None:
-            progress(done, total)
-
+    count = ProgressCounter(progress, int(index.tensor_nbytes[positions].sum()))
     small = {
         position: _describe_small(index.names[position], TABLE[index.dtypes[position]], index.shapes[position], numbers)
-        for position, numbers in small_stats(archive, positions, [each / 100 for each in PERCENTAGES], BINS, seen)
+        for position, numbers in small_stats(archive, positions, [each / 100 for each in PERCENTAGES], BINS, count)
     }
     for position in positions:
         if position in small:
@@ -164,15 +157,14 @@ def _rows(archive: Archive, names: Sequence[str], progress: Progress | None) -> 
             try:
                 for block in values:
                     tally.add(block)
-                    if progress is not None:
-                        progress(done + tally.done * part.nbytes // math.prod(part.shape), total)
+                    count(0, begun=tally.done * part.nbytes // math.prod(part.shape))
                 yield _describe(tensor, part_name, part, **_numbers(tally))
             except UnsupportedError as error:
                 yield _describe(tensor, part_name, part, unsupported=error.message)
             except FormatError as error:
                 error.tensor = tensor.name
                 yield _describe(tensor, part_name, part, problem=Problem.of(error))
-            done += part.nbytes
+            count(part.nbytes)
 
 
 def _describe_small(name: str, dtype: DType, shape: tuple[int, ...], numbers: Numbers) -> TensorStats:
@@ -189,10 +181,8 @@ def _describe(tensor: Tensor, part_name: str, part: Part, **numbers: Any) -> Ten
 
 
 def _numbers(tally: Tally) -> dict[str, Any]:
-    found = {name: getattr(tally, name) for name in ("zeros", "nan", "inf", "min", "max", "mean", "std")}
+    found = {name: getattr(tally, name) for name in ("zeros", "nan", "inf", "min", "max", "mean", "std", "norm")}
     distribution = tally.distribution
-    if tally.mean is not None:
-        found["norm"] = tally.norm
     if distribution is not None and distribution.count:
         quantiles = distribution.quantiles([percentage / 100 for percentage in PERCENTAGES])
         found["percentiles"] = dict(zip(_PERCENTAGES, quantiles, strict=True))

@@ -27,7 +27,7 @@ from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.operations._as_archive import TensorsLike, as_archive
 from tensorglot.operations._places import locate, locate_each
-from tensorglot.operations._progress import Progress, start_progress
+from tensorglot.operations._progress import Progress, ProgressCounter, start_progress
 from tensorglot.operations.diff import Change, diff
 from tensorglot.operations.open import OpenOptions
 from tensorglot.report.cards import Cards
@@ -150,14 +150,13 @@ def _page(one: Archive, two: Archive | None, paths: tuple[str, str], progress: P
     batches = [names[i : i + CARDS_TOGETHER] for i in range(0, len(names), CARDS_TOGETHER)]
     sparks: list[str | None] = []
     odd: list[int] = []
-    done, total = 0, sum(found["one"]["nbytes"])
+    nbytes = found["one"]["nbytes"]
+    count = ProgressCounter(progress, sum(nbytes))
     for i, batch in enumerate(ordered_map(lambda names: [cards.card(name) for name in names], batches)):
         odd += [len(sparks) + at for at, made in enumerate(batch) if _is_odd(made)]
         sparks += map(spark, batch)
         yield numbers(f"cards-{i}", batch)
-        done += sum(found["one"]["nbytes"][i * CARDS_TOGETHER : (i + 1) * CARDS_TOGETHER])
-        if progress is not None:
-            progress(done, total)
+        count(sum(nbytes[i * CARDS_TOGETHER : (i + 1) * CARDS_TOGETHER]))
     yield numbers("page", {**found, "sparks": sparks, "odd": odd})
     yield after
 
