@@ -382,7 +382,7 @@ def test_random_archives(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_progress_of_verify_counts_every_byte_that_is_looked_at(tmp_path: Path, compression: str | None) -> None:
     path = tmp_path / "a.zt"
-    tensors = {"large": np.arange(1 << 20), "small": np.ones(3), "flags": np.zeros(1 << 21, np.bool_)}
+    tensors = {"large": np.arange(1 << 21), "small": np.ones(3), "flags": np.zeros(1 << 21, np.bool_)}
     tg.save(path, tensors, checksum="crc32c", compression=compression, durable=False)
     tg.verify(path, sums="write")
     for deep in (False, True):

@@ -8,10 +8,10 @@ whole file, the digests of all stored bytes are computed together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,11 @@ from tensorglot.memory import SCRATCH_NBYTES, allocate, scratch
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.nonzero_bools import stored_payload
-from tensorglot.model.payload import Buffer, Check, Composed, Encoded, FrameChecked, Rearranged, Source
-from tensorglot.operations._digests import READ_NBYTES, Stretch, digest_rows, digests
+from tensorglot.model.payload import Buffer, Check, Composed, Encoded, FrameChecked, Rearranged, Source, read_pieces
+from tensorglot.operations._digests import digest_rows
 from tensorglot.operations._reads import InOrder, Piece, fill
 from tensorglot.threads import for_each
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire import checksums
 
 __all__ = ["Checked", "OnceVerifier", "RowChecks", "Rows", "check_archive", "row_checks"]
@@ -103,12 +104,12 @@ class _Running:
 
     def compare(self, digest: bytes) -> None:
         if self.expected is not None and digest != self.expected.digest:
-            raise _mismatch(self.expected, self._tensor, self._offset, self._path)
+            raise _mismatch(self.expected.algorithm, self._tensor, self._offset, self._path)
 
 
-def _mismatch(expected: checksums.Checksum, tensor: str, offset: int, path: str | None = None) -> IntegrityError:
+def _mismatch(algorithm: str, tensor: str, offset: int, path: str | None = None) -> IntegrityError:
     return IntegrityError(
-        f"checksum mismatch: the bytes do not match their {expected.algorithm}",
+        f"checksum mismatch: the bytes do not match their {algorithm}",
         rule="checksum.mismatch",
         tensor=tensor,
         offset=offset,
@@ -134,7 +135,7 @@ class _Check(NamedTuple):
             return False
         expected = self._running().expected
         if expected is not None and self.key in self.once.failed:
-            raise _mismatch(expected, self.tensor, self.key[1], self.path)
+            raise _mismatch(expected.algorithm, self.tensor, self.key[1], self.path)
         return expected is not None
 
     def _running(self) -> _Running:
@@ -183,9 +184,9 @@ class _Check(NamedTuple):
         running = self._running()
         assert running.expected is not None  # noqa: S101
         if end - begin > SCRATCH_NBYTES:
-            digest = digests([Stretch(source, begin, end, running.expected.algorithm)])[0]
+            found = digest_rows(source, np.array([begin]), np.array([end]), running.expected.algorithm)
             with self._remembered():
-                running.compare(digest)
+                running.compare(found[0].tobytes())
             yield None
             return
         with scratch() as memory:
@@ -246,8 +247,7 @@ class RowChecks:
         if wrong.size:
             row = int(held.rows[wrong[0]])
             name = self._index.name_of(row)
-            declared = checksums.parse(self._texts[row] or "", name)
-            raise _mismatch(declared, name, int(self._index.begins[row]), self._path(row))
+            raise _mismatch(self._numbers.algorithm, name, int(self._index.begins[row]), self._path(row))
 
     def running(self, row: int) -> _Running:
         name, offset = self._index.name_of(row), int(self._index.begins[row])
@@ -309,73 +309,69 @@ class Checked(NamedTuple):
 def check_archive(archive: Archive, advance: Callable[[int], None] = lambda nbytes: None) -> list[Checked]:
     """Compares every checksum of an archive. `advance` is called with the number of bytes read, from any thread."""
     index = archive.index
-    found = _check_small(archive, advance)
-    # Rows whose stored bytes are hashed are read together, in file order. Rows that must be decoded are read alone.
-    together: list[tuple[int, str, checksums.Checksum, Stretch]] = []
-    alone: list[tuple[int, str]] = []
-    rows = ((row, name) for i, name in enumerate(index.names) for row in index.rows(i) if row not in found)
-    for row, name in rows if len(found) < len(index.dtypes) else ():
-        text = None if index.checksums is None else index.checksums[row]
+    names = index.names[:] if index.first_rows is None else [index.name_of(row) for row in range(len(index.dtypes))]
+    found: dict[int, Checked] = {}
+    # Stored bytes are hashed together, in file order.
+    for algorithm, rows, expected in _stored_digests(archive, names, found):
+        for source, chosen in archive.by_source(rows):
+            some = rows[chosen]
+            try:
+                digests = digest_rows(source, index.begins[some], index.ends[some], algorithm, advance)
+            except FormatError:  # a file truncated since it was opened: the single checks find the tensors
+                continue
+            matched = digests == expected[chosen]
+            checked = map(Checked, [names[row] for row in some.tolist()], matched.tolist())
+            found.update(zip(some.tolist(), checked, strict=True))
+            for row in some[~matched].tolist():
+                found[row] = Checked(names[row], error=_mismatch(algorithm, names[row], int(index.begins[row])))
+    plain = Archive(index, archive.source, limits=archive.limits, verifier=OnceVerifier(required=False))
+
+    def check(row: int) -> None:
+        found[row] = _check_alone(plain, row, names[row], advance)
+        if index.cids is None:
+            advance(int(index.ends[row] - index.begins[row]))
+
+    # All other rows are read alone: most must be decoded.
+    for_each(check, [row for row in range(len(names)) if row not in found] if len(found) < len(names) else ())
+    return [found[row] for row in range(len(names))]
+
+
+_Digests: TypeAlias = tuple[str, NDArray[np.int64], NDArray[np.void]]
+"""An algorithm, rows that have a checksum of it, and their digests."""
+
+
+def _stored_digests(archive: Archive, names: Sequence[str], found: dict[int, Checked]) -> list[_Digests]:
+    """The checksums of stored bytes, by algorithm; in `found` the results for rows without a checksum to compare."""
+    index, texts = archive.index, archive.index.checksums
+    alike = None if texts is None else checksums.numbers(texts)
+    if alike is not None and index.payloads is None and not index.codecs:
+        return [(alike.algorithm, np.arange(len(names)), alike.expected.view(f"V{alike.expected.itemsize}"))]
+    digests: dict[str, dict[int, bytes]] = {}
+    for row, name in enumerate(names):
+        text = None if texts is None else texts[row]
         try:
             expected = None if text is None else checksums.parse(text, name)
         except FormatError as error:
             found[row] = Checked(name, error=error)
             continue
-        source = index.sources.get(row, archive.source)
         if expected is None or expected.digest is None:
-            if row in index.codecs:  # a compressed row may have checksums in its frames
-                alone.append((row, name))
-            else:
+            if row not in index.codecs and index.cids is None:  # frames may have checksums, blocks of a store have CIDs
                 found[row] = Checked(name)
-        elif source is None or index.payloads is not None or (row in index.codecs and index.checksum_is_decoded(row)):
-            alone.append((row, name))
-        else:
-            stretch = Stretch(source, int(index.begins[row]), int(index.ends[row]), expected.algorithm)
-            together.append((row, name, expected, stretch))
-    try:
-        computed = digests([stretch for _, _, _, stretch in together], advance)
-    except FormatError:  # a file truncated since it was opened: the single checks find the tensors
-        alone += [(row, name) for row, name, _, _ in together]
-        together, computed = [], []
-    for (row, name, expected, stretch), digest in zip(together, computed, strict=True):
-        matched = digest == expected.digest
-        found[row] = Checked(name, matched, None if matched else _mismatch(expected, name, stretch.begin))
-    checked = Archive(index, archive.source, limits=archive.limits, verifier=OnceVerifier(required=False))
-
-    def check(job: tuple[int, str]) -> None:
-        found[job[0]] = _check_alone(checked, *job)
-        advance(int(index.ends[job[0]] - index.begins[job[0]]))
-
-    for_each(check, alone)
-    return [found[row] for row in range(len(index.dtypes))]
+        elif index.payloads is None and not (row in index.codecs and index.checksum_is_decoded(row)):
+            digests.setdefault(expected.algorithm, {})[row] = expected.digest
+    return [
+        (algorithm, np.array([*rows]), np.frombuffer(b"".join(rows.values()), f"V{len(next(iter(rows.values())))}"))
+        for algorithm, rows in digests.items()
+    ]
 
 
-def _check_small(archive: Archive, advance: Callable[[int], None]) -> dict[int, Checked]:
-    """The results of the small raw rows, by row, in one pass; none unless all checksums have one algorithm."""
-    index, source, texts = archive.index, archive.source, archive.index.checksums
-    numbers = None if texts is None else checksums.numbers(texts)
-    if texts is None or numbers is None or source is None:
-        return {}
-    if index.payloads is not None or index.sources or index.codecs:
-        return {}
-    rows = np.flatnonzero(index.ends - index.begins <= READ_NBYTES)
-    try:
-        digests = digest_rows(source, index.begins[rows], index.ends[rows], numbers.algorithm, advance)
-    except FormatError:  # a file truncated since it was opened: the single checks find the tensors
-        return {}
-    expected = numbers.expected[rows]
-    matched = np.frombuffer(digests, expected.dtype) == expected
-    names = index.names[:] if index.first_rows is None else [index.name_of(row) for row in range(len(index.dtypes))]
-    found = dict(zip(rows.tolist(), map(Checked, [names[row] for row in rows.tolist()], matched.tolist()), strict=True))
-    for row in rows[~matched].tolist():
-        mismatch = _mismatch(checksums.parse(texts[row] or "", names[row]), names[row], int(index.begins[row]))
-        found[row] = Checked(names[row], error=mismatch)
-    return found
-
-
-def _check_alone(archive: Archive, row: int, name: str) -> Checked:
+def _check_alone(archive: Archive, row: int, name: str, advance: Callable[[int], None]) -> Checked:
     payload = archive.payload(row, name)
     try:
+        if archive.index.cids is not None:  # the source compares each block with its CID
+            for piece in read_pieces(payload):
+                advance(len(piece))
+            return Checked(name, matched=True)
         if isinstance(payload, Encoded) and (payload.check is None or not payload.check.pending()):
             return Checked(name, matched=_decodes(payload))
         payload.verify()

@@ -35,7 +35,7 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Source, Span
 from tensorglot.operations._checksums import Checked, check_archive
-from tensorglot.operations._digests import Stretch, digests
+from tensorglot.operations._digests import digest_rows
 from tensorglot.operations._elements import blocks
 from tensorglot.tuples import NamedTuple
 from tensorglot.wire.checksums import Checksum, hasher, parse
@@ -43,7 +43,6 @@ from tensorglot.wire.checksums import Checksum, hasher, parse
 __all__ = [
     "SetAside",
     "Sums",
-    "check_rest",
     "check_sidecar",
     "check_target",
     "move_sidecar",
@@ -92,9 +91,8 @@ def check_target(target: object) -> Place:
 def write_sidecar(archive: Archive, file: Place) -> None:
     """Writes the checksums of an archive beside its file."""
     source, index = _one_source(archive), archive.index
-    spans = zip(index.begins.tolist(), index.ends.tolist(), strict=True)
-    found = digests([Stretch(source, begin, end, ALGORITHM) for begin, end in spans])
-    tensors = {key: str(Checksum(ALGORITHM, digest)) for key, digest in zip(_keys(index), found, strict=True)}
+    found = digest_rows(source, index.begins, index.ends, ALGORITHM)
+    tensors = {key: str(Checksum(ALGORITHM, digest)) for key, digest in zip(_keys(index), found.tolist(), strict=True)}
     _write(archive, file, tensors, ALGORITHM)
 
 
@@ -266,25 +264,15 @@ def _text(quoted: bytes, position: int) -> str:
     return text
 
 
-def check_sidecar(
-    archive: Archive, sums: Sums, advance: Callable[[int], None], tensors: range | None = None
-) -> Iterator[Checked]:
-    """Compares the checksums of a sidecar: of some tensors, or of all of them and of the bytes outside."""
+def check_sidecar(archive: Archive, sums: Sums, advance: Callable[[int], None], tensors: range) -> Iterator[Checked]:
+    """Compares the checksums of a sidecar: of some tensors, and, if the first is one of them, of the bytes outside."""
     index = with_sidecar(archive.index, _one_source(archive).size, sums)
-    index = index if tensors is None else index.take(np.array(tensors, np.int64))
-    yield from check_archive(Archive(index, archive.source), advance)
-    if tensors is None:
-        yield from check_rest(archive, sums)
-
-
-def check_rest(archive: Archive, sums: Sums) -> Iterator[Checked]:
-    """Compares the checksum of the bytes outside the tensors."""
+    yield from check_archive(Archive(index.take(np.array(tensors, np.int64)), archive.source), advance)
     expected = parse(sums.rest)
-    if expected.digest is None:
-        return
-    matched = _rest_digest(archive, expected.algorithm) == expected.digest
-    message = "checksum mismatch in the bytes outside the tensors"
-    yield Checked(None, matched, None if matched else IntegrityError(message, rule="sums.rest"))
+    if tensors.start == 0 and expected.digest is not None:
+        matched = _rest_digest(archive, expected.algorithm) == expected.digest
+        message = "checksum mismatch in the bytes outside the tensors"
+        yield Checked(None, matched, None if matched else IntegrityError(message, rule="sums.rest"))
 
 
 def with_sidecar(index: Index, size: int, sums: Sums) -> Index:

@@ -7,9 +7,8 @@ values, with `deep`, by reading the arrays.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,15 +25,16 @@ from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Note
 from tensorglot.model.layouts import check_values
-from tensorglot.model.payload import read_pieces
+from tensorglot.model.nonzero_bools import stored_payload
+from tensorglot.model.payload import Encoded, as_bytes, buffers
+from tensorglot.model.tensor import Part, check_spare_bits
 from tensorglot.operations._checksums import Checked, check_archive
-from tensorglot.operations._executor import Reference, batches, refer_to, run_jobs
+from tensorglot.operations._executor import batches, refer_to, run_jobs
 from tensorglot.operations._jsonable import Record
 from tensorglot.operations._places import locate
-from tensorglot.operations._progress import Progress, start_progress
+from tensorglot.operations._progress import Progress, ProgressCounter, count_off, start_progress
 from tensorglot.operations._shards import find_file
-from tensorglot.operations._sidecar import check_rest, check_sidecar, read_sidecar, write_sidecar
-from tensorglot.operations._value_rules import check_bytes
+from tensorglot.operations._sidecar import check_sidecar, read_sidecar, write_sidecar
 from tensorglot.operations.open import ArchiveLike, OpenOptions, open_source
 from tensorglot.threads import Executor, for_each
 
@@ -128,13 +128,22 @@ def verify(
     except FormatError as error:
         return Report(format, problems=(Problem.of(error),))
     with opened as archive, start_progress(progress, "verifying") as report:
-        counter = _ByteCounter(report)
         sidecar = place if sums == "check" else None
         if executor is None:
-            problems, checked = _check_tensors(archive, sidecar, options.limits, deep, counter)
+            counter = ProgressCounter(report)
+            results = iter([_check_tensors(archive, range(len(archive)), sidecar, options.limits, deep, counter)])
         else:
+            nbytes = archive.index.tensor_nbytes.tolist()
+            parts = list(batches(nbytes)) or [range(0)]
             reference = refer_to(source, archive, options)
-            problems, checked = _check_on_workers(executor, reference, archive, sidecar, deep, counter)
+            jobs = [(reference, part, sidecar, options.limits, deep) for part in parts]
+            sizes = [sum(nbytes[part.start : part.stop]) for part in parts]
+            results = count_off(run_jobs(executor, _check_tensors, jobs), sizes, report)
+        problems: list[Problem] = []
+        checked: list[Checked] = []
+        for wrong, found in results:
+            problems += wrong
+            checked += found
         problems += _missing_files(archive)
         container = named(archive.format)[0].container
         if deep:
@@ -156,43 +165,25 @@ def verify(
         )
 
 
-class _ByteCounter:
-    """Adds up the bytes that several threads have read, and calls `progress`, one thread at a time."""
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-        self._lock = threading.Lock()
-        self._done = self._total = 0
-
-    def expect(self, nbytes: int) -> None:
-        """Adds to the total."""
-        self._total += nbytes
-
-    def __call__(self, nbytes: int) -> None:
-        if self._progress is not None:
-            with self._lock:
-                self._done += nbytes
-                self._progress(min(self._done, self._total), self._total)
-
-
 def _check_tensors(
     archive: Archive,
+    tensors: range,
     sidecar: Place | None,
     limits: Limits,
     deep: bool,
-    counter: _ByteCounter,
-    tensors: range | None = None,
+    counter: ProgressCounter | None = None,
 ) -> tuple[list[Problem], list[Checked]]:
-    """Checks the checksums of all or some tensors: the format's own and a sidecar's; with `deep` also the values."""
-    chosen = archive if tensors is None else archive.with_index(archive.index.take(np.array(tensors, np.int64)))
-    stored = int((chosen.index.ends - chosen.index.begins).sum())
+    """Checks the checksums of some tensors: the format's own and a sidecar's; with `deep` also the values.
+
+    A job for an executor: its arguments and its result can be pickled, and workers report no progress.
+    """
+    counter = counter or ProgressCounter(None)
+    some = archive.with_index(archive.index.take(np.array(tensors, np.int64)))
+    stored = int((some.index.ends - some.index.begins).sum())
     checked: list[Checked] = []
-    if chosen.index.checksums is not None or chosen.index.codecs:
+    if some.index.checksums is not None or some.index.codecs or some.index.cids is not None:
         counter.expect(stored)
-        checked += check_archive(chosen, counter)
-    if chosen.index.cids is not None:  # a commit of a store
-        counter.expect(stored)
-        checked += _read_all(chosen, counter)
+        checked += check_archive(some, counter)
     problems: list[Problem] = []
     try:
         sums = None if sidecar is None else read_sidecar(sidecar, limits)
@@ -203,61 +194,8 @@ def _check_tensors(
         problems.append(Problem.of(error))
     problems += [Problem.of(one.error) for one in checked if one.error is not None]
     if deep:
-        problems += _deep_problems(chosen, {problem.tensor for problem in problems}, counter)
+        problems += _deep_problems(some, {problem.tensor for problem in problems}, counter)
     return problems, checked
-
-
-def _check_on_workers(
-    executor: Executor,
-    source: Reference,
-    archive: Archive,
-    sidecar: Place | None,
-    deep: bool,
-    counter: _ByteCounter,
-) -> tuple[list[Problem], list[Checked]]:
-    """`_check_tensors` on an executor. The bytes outside the tensors are few, and are read by this process."""
-    nbytes = archive.index.tensor_nbytes.tolist()
-    counter.expect(sum(nbytes))
-    problems: list[Problem] = []
-    checked: list[Checked] = []
-    parts = list(batches(nbytes))
-    jobs = [(source, part, sidecar, archive.limits, deep) for part in parts]
-    for part, (wrong, found) in zip(parts, run_jobs(executor, _check_as_worker, jobs), strict=True):
-        problems += wrong
-        checked += found
-        counter(sum(nbytes[part.start : part.stop]))
-    with suppress(FormatError):  # the workers have reported it
-        sums = None if sidecar is None else read_sidecar(sidecar, archive.limits)
-        rest = [] if sums is None else list(check_rest(archive, sums))
-        checked += rest
-        problems += [Problem.of(one.error) for one in rest if one.error is not None]
-    return problems, checked
-
-
-def _check_as_worker(
-    archive: Archive, tensors: range, sidecar: Place | None, limits: Limits, deep: bool
-) -> tuple[list[Problem], list[Checked]]:
-    return _check_tensors(archive, sidecar, limits, deep, _ByteCounter(None), tensors)
-
-
-def _read_all(archive: Archive, counter: _ByteCounter) -> list[Checked]:
-    """Reads the tensors of a store, which compares every chunk with its CID."""
-    index = archive.index
-    rows = [(row, name) for i, name in enumerate(index.names) for row in index.rows(i)]
-    found: list[Checked] = []
-
-    def read(item: tuple[int, str]) -> None:
-        row, name = item
-        error = None
-        try:
-            for piece in read_pieces(archive.payload(row, name)):
-                counter(len(piece))
-        except FormatError as caught:
-            caught.tensor, error = name, caught
-        found.append(Checked(name, error is None, error))
-
-    for_each(read, rows)
-    return found
 
 
 def _missing_files(archive: Archive) -> Iterator[Problem]:
@@ -276,14 +214,14 @@ def _unverified(archive: Archive, checked: list[Checked]) -> tuple[str, ...]:
     return tuple(name for name, count in zip(archive.index.names, counts, strict=True) if parts[name] < count)
 
 
-def _deep_problems(archive: Archive, known: set[str | None], counter: _ByteCounter) -> list[Problem]:
+def _deep_problems(archive: Archive, known: set[str | None], counter: ProgressCounter) -> list[Problem]:
     """Values that break a rule, in tensors that have no problem yet."""
     found: dict[str, Problem] = {}
     counter.expect(int(archive.index.nbytes.sum()))
 
     def check_tensor(name: str) -> None:
         tensor = archive[name]
-        checks = [partial(check_bytes, part, name, counter) for part in tensor.parts.values()]
+        checks = [partial(_check_bytes, part, name, counter) for part in tensor.parts.values()]
         try:
             for check in (*checks, partial(check_values, tensor)):
                 with suppress(UnsupportedError):  # the other parts can still be checked
@@ -293,6 +231,26 @@ def _deep_problems(archive: Archive, known: set[str | None], counter: _ByteCount
 
     for_each(check_tensor, [name for name in archive if name not in known])
     return [found[name] for name in archive if name in found]
+
+
+def _check_bytes(part: Part, tensor: str, advance: Callable[[int], None]) -> None:
+    """Raises if a part cannot be decoded to its size, or has an invalid value, in bounded memory.
+
+    Invalid are bool bytes other than 0 and 1, and padding bits of packed types that are not 0.
+    """
+    is_bool = part.dtype is not None and part.dtype.name == "bool"
+    is_packed = part.dtype is not None and part.dtype.packed
+    if not (is_bool or is_packed or isinstance(part.payload, Encoded)):
+        advance(part.nbytes)
+        return
+    last = b""
+    for piece in map(as_bytes, buffers(stored_payload(part.payload).chunks())):
+        if is_bool and len(piece) and int(np.frombuffer(piece, np.uint8).max()) > 1:
+            raise FormatError("a bool byte must be 0 or 1", rule="values.bool", offset=part.offset, tensor=tensor)
+        last = bytes(piece[-1:]) or last
+        advance(len(piece))
+    if is_packed and part.dtype is not None:
+        check_spare_bits(np.frombuffer(last, np.uint8), part.shape, part.dtype, tensor, part.offset)
 
 
 def _canonical(archive: Archive, limits: Limits) -> bool | None:
