@@ -409,7 +409,9 @@ def test_a_warning_of_copies_names_the_line_of_the_caller(tmp_path: Path) -> Non
         tg.dumps(tensors, format="bintensors")
     with pytest.warns(tg.LossWarning) as saved:
         tg.save(tmp_path / "x.bt", tensors)
-    assert [Path(warning.filename) for warning in [*dumped, *saved]] == [Path(__file__)] * 2
+    with pytest.warns(tg.LossWarning, match="'d' shares its memory with 'b'") as edited:
+        tg.edit(tmp_path / "x.bt", replace={"b": SHARED}, add={"c": FLAT, "d": SHARED})
+    assert [Path(warning.filename) for warning in [*dumped, *saved, *edited]] == [Path(__file__)] * 3
 
 
 def test_a_text_is_loaded_as_what_it_is() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -567,3 +568,49 @@ def test_choices_for_a_tensor_that_is_left_out_are_not_an_error(dry_run: bool, t
         assert [loss.tensor for loss in report.losses] == ["packed"]
     with pytest.raises(tg.TensorNotFound):
         tg.convert(tensors, tmp_path / "x.zt", **{**options, "compression": {"q*": "zstd"}})
+
+
+def written_by_a_writer(bad: Path, target: Path) -> None:
+    with tg.Writer(target) as out, tg.open(bad) as archive:
+        for name, tensor in archive.items():
+            out.add(name, tensor)
+
+
+def appended(bad: Path, target: Path) -> None:
+    tg.save(target, {"x": np.zeros(2)})
+    try:
+        with tg.open(bad) as archive:
+            tg.edit(target, add=dict(archive))
+    finally:
+        assert list(tg.open(target)) == ["x"]
+        target.unlink()
+
+
+COPIES: dict[str, Callable[[Path, Path], object]] = {
+    "convert": tg.convert,
+    "convert to its own format": lambda bad, target: tg.convert(bad, target, format=tg.open(bad).format),
+    "workers": lambda bad, target: tg.convert(bad, target, executor=ThreadPoolExecutor(1)),
+    "save": lambda bad, target: tg.save(target, tg.open(bad)),
+    "save a tensor": lambda bad, target: tg.save(target, dict(tg.open(bad))),
+    "dumps": lambda bad, target: tg.dumps(tg.open(bad), format="ztensor"),
+    "merge": lambda bad, target: tg.merge([bad], target),
+    "split": lambda bad, target: tg.split(bad, target, format="ztensor"),
+    "edit": appended,
+    "Writer": written_by_a_writer,
+}
+
+
+@pytest.mark.parametrize("format", ["bintensors@0", "bintensors@1", "ztensor@2", "safetensors", "npy", "dynd"])
+@pytest.mark.parametrize("way", COPIES)
+def test_a_bool_that_cannot_be_read_is_not_copied(format: str, way: str, tmp_path: Path) -> None:
+    """zTensor 0.1 would read it as true."""
+    name = "data" if format == "npy" else "m"
+    data = bytearray(tg.dumps({name: np.array([1, 1, 1, 0, 1], np.bool_)}, format=format, checksum=None))
+    data[data.rindex(b"\1\1\1\0\1") + 2] = 2
+    suffix = next(row.suffixes[0] for row in tg.formats() if row.name == format.partition("@")[0])
+    bad, target = tmp_path / f"bad{suffix}", tmp_path / f"copy{suffix if 'own' in way else '.zt'}"
+    bad.write_bytes(data)
+    with pytest.raises(tg.FormatError) as caught:
+        COPIES[way](bad, target)
+    assert (caught.value.rule, caught.value.tensor) == ("values.bool", name)
+    assert [*tmp_path.iterdir()] == [bad]

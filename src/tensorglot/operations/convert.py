@@ -36,7 +36,7 @@ from tensorglot.operations._progress import Progress
 from tensorglot.operations._sidecar import check_target, write_sidecar
 from tensorglot.operations.open import OpenOptions, Verify, open_source
 from tensorglot.operations.quantize import Quantization
-from tensorglot.operations.save import prepare, write_archive
+from tensorglot.operations.save import check_bools, prepare, write_archive
 from tensorglot.operations.verify import Problem, Report
 from tensorglot.threads import Executor
 
@@ -146,6 +146,7 @@ def convert(
             return replace(report, problems=problems, seconds=time.perf_counter() - begun)
         for text in _warnings(plan.losses, on_loss):
             warnings.warn(text, LossWarning, stacklevel=2)
+        check_bools(converted)
         if executor is not None and can_send(source):
             reference = refer_to(source, archive, opening)
             conversion = WorkerConversion(executor, reference, converted, plan, spec, settled, strict)

@@ -52,7 +52,7 @@ from tensorglot.operations._same_value import same_value
 from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import SetAside, Sums, check_target, move_sidecar, read_sidecar
 from tensorglot.operations.open import OpenOptions, open_source
-from tensorglot.operations.save import check_metadata
+from tensorglot.operations.save import check_metadata, warn_of_copies
 
 __all__ = ["Edit", "edit"]
 
@@ -238,6 +238,7 @@ def _change_tensors(
     refuse_sidecar(archive, place)
     options = inherited_options(archive, changes.replace, save)
     revised = Revised.of(archive, added, kept, options, changes.drop, in_place=in_place)
+    warn_of_copies(added, revised.spec, stacklevel=3)
     placed = revised.write(place, expect, save)
     return Edit(
         archive.format,

@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tensorglot.containers.table import UNNAMED, Format, WriteOptions, for_target, holders_of, shape_faults
 from tensorglot.errors import InputError, LossWarning, UnsupportedError, escape
 from tensorglot.io.local import Stamp, add_path_to_errors
@@ -19,16 +21,28 @@ from tensorglot.io.sink import Writable
 from tensorglot.io.target import open_target, version_read
 from tensorglot.limits import DEFAULT
 from tensorglot.model.archive import Archive
+from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.names import check_name
-from tensorglot.model.payload import Span, as_bytes
-from tensorglot.model.tensor import NESTED
+from tensorglot.model.nonzero_bools import stored_payload
+from tensorglot.model.payload import Encoded, Span, Undecodable, as_bytes, buffers
+from tensorglot.model.tensor import NESTED, check_bool
 from tensorglot.operations._as_archive import collect
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress, follow
 from tensorglot.operations._sidecar import SetAside
 
-__all__ = ["check_metadata", "dumps", "prepare", "save", "save_archive", "version_in_use", "write_archive"]
+__all__ = [
+    "check_bools",
+    "check_metadata",
+    "dumps",
+    "prepare",
+    "save",
+    "save_archive",
+    "version_in_use",
+    "warn_of_copies",
+    "write_archive",
+]
 
 
 def save(
@@ -76,7 +90,8 @@ def dumps(
     archive = collect(tensors, metadata, attributes)
     options = SaveOptions.of(compression, level, checksum)
     settled = prepare(archive, spec, version, options)
-    _warn_of_copies(archive, spec, stacklevel=2)
+    check_bools(archive)
+    warn_of_copies(archive, spec, stacklevel=2)
     with follow(spec.write(archive, settled), int(archive.index.nbytes.sum()), progress, "encoding") as chunks:
         return b"".join(chunk.read(0, chunk.nbytes) if isinstance(chunk, Span) else as_bytes(chunk) for chunk in chunks)
 
@@ -86,7 +101,8 @@ def save_archive(target: Writable, archive: Archive, format: str | None, options
     with add_path_to_errors(target if isinstance(target, Place) else None):
         spec, version = for_target(target, format)
         settled = prepare(archive, spec, version, options)
-    _warn_of_copies(archive, spec, stacklevel=3)
+    check_bools(archive)
+    warn_of_copies(archive, spec, stacklevel=3)
     write_archive(target, archive, spec, settled, options)
 
 
@@ -110,7 +126,7 @@ def version_in_use(archive: Archive, target: Writable) -> Stamp | str | None:
     return next((found for source in sources if (found := version_read(source, target)) is not None), None)
 
 
-def _warn_of_copies(archive: Archive, spec: Format, stacklevel: int) -> None:
+def warn_of_copies(archive: Archive, spec: Format, stacklevel: int) -> None:
     """Warns of tensors that share their bytes, in memory or in a file, if the format stores them twice."""
     ties = {} if spec.ties else archive.find_ties()
     if ties:
@@ -124,6 +140,22 @@ def _warn_of_copies(archive: Archive, spec: Format, stacklevel: int) -> None:
             LossWarning,
             stacklevel=stacklevel + 1,
         )
+
+
+def check_bools(archive: Archive) -> None:
+    """Refuses bools of a file that are neither 0 nor 1, of which a copy would be true in zTensor 0.1."""
+    index = archive.index
+    payloads = index.payloads
+    for row in np.flatnonzero(index.dtypes == BY_NAME["bool"].code).tolist():
+        if payloads is not None and isinstance(payloads[row], np.ndarray):
+            continue  # checked when it was coerced
+        part = archive.part(row, name := index.name_of(row))
+        payload = part.payload
+        undecodable = isinstance(payload, Encoded) and isinstance(payload.codec, Undecodable)
+        if undecodable or stored_payload(payload) is not payload:
+            continue
+        for piece in buffers(payload.chunks()):
+            check_bool(np.frombuffer(piece, np.bool_), name, part.offset)
 
 
 def prepare(archive: Archive, spec: Format, version: str, options: SaveOptions) -> WriteOptions:
