@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tensorglot.errors import FormatError, InputError
-from tensorglot.io.local import FileSource, Stamp, change_error, stamp_of
+from tensorglot.io.local import FileSource, Stamp, change_error, stamp_now, stamp_of
 from tensorglot.io.sink import copy_at, lock, write_at
 
 __all__ = ["GROWTH_NBYTES", "PATIENCE_SECONDS", "append_tail", "lock_for_edit", "replace_tail"]
@@ -40,19 +39,12 @@ def lock_for_edit(path: str | os.PathLike[str]) -> Iterator[Stamp]:
             yield stamp
         except FormatError as error:
             # Since it was locked, the file may have been replaced, by one that its editor was writing when it was read.
-            if _stamp_now(path) != stamp:
+            if stamp_now(path) != stamp:
                 raise change_error(path) from error
             raise
     finally:
         del held
         source.close()
-
-
-def _stamp_now(path: str | os.PathLike[str]) -> Stamp | None:
-    try:
-        return stamp_of(Path(path).stat())
-    except OSError:
-        return None
 
 
 def replace_tail(path: str | os.PathLike[str], begin: int, tail: bytes, *, expect: Stamp, durable: bool) -> Stamp:

@@ -45,6 +45,7 @@ __all__ = [
     "add_path_to_errors",
     "change_error",
     "file_stamp",
+    "stamp_now",
     "stamp_of",
 ]
 
@@ -61,6 +62,14 @@ _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a
 
 def stamp_of(status: os.stat_result) -> Stamp:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def stamp_now(path: str | os.PathLike[str]) -> Stamp | None:
+    """The stamp of the file that is at a path now; None if there is none."""
+    try:
+        return stamp_of(os.stat(path))  # noqa: PTH116 - pathlib would be imported to open a file
+    except OSError:
+        return None
 
 
 def file_stamp(source: object, path: str | os.PathLike[str] | None = None) -> Stamp | None:

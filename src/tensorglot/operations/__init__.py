@@ -26,8 +26,7 @@ What they share:
     _cells              numbers and histograms in the cells of a table
     _progress           progress: a function or a bar
     _executor           jobs for workers that open the source themselves
-    _revise             other tensors in a file, by one atomic copy
-    _append             tensors added to the file that is there
+    _revise             other tensors in a file, by one atomic copy or in place
     _conversion_plan    steps and losses of a conversion
     _convert_archive    the archive that a conversion writes
     _convert_on_workers a conversion by workers, to a file or an object
@@ -45,10 +44,9 @@ What they share:
     _outputs            the caller's arrays to read into
     _load_rows          raw dense tensors, by the columns of the index
     _reads              memory filled from many places of a file
-    _digests            hashes of many spans at once
+    _digests            hashes of many rows at once
     _checksums          comparing the checksums of an archive
     _sidecar            checksums beside a file
-    _value_rules        invalid values
     _shards             a checkpoint in several files
     _jsonable           values as JSON
     _same_value         whether two values of metadata are the same

@@ -5,40 +5,49 @@ container); in others they are saved again as spans, compressed ones with the co
 that they had. In place, new bytes are appended (`append` of the container), and nothing
 is copied unless most of the file would be unused then. Whoever revises a file holds its
 lock, and changes it only if it is still the one that was read.
+
+Of a file that is appended to, the names are read at the beginning, the file itself at the end.
+Between the two another writer may have replaced it. The new tensors do not depend on the old
+ones, so the revision is made again from the current file, until no other writer has
+interfered; it fails only if another writer has added one of the same names.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tensorglot.containers.table import Format, PerTensor, Revision, WriteOptions, named
-from tensorglot.errors import Hint, UnsupportedError
-from tensorglot.io.in_place import append_tail
-from tensorglot.io.local import FileSource, Stamp
+from tensorglot.errors import Hint, InputError, UnsupportedError
+from tensorglot.io.in_place import PATIENCE_SECONDS, append_tail, lock_for_edit
+from tensorglot.io.local import FileSource, Stamp, add_path_to_errors, change_error, file_stamp
 from tensorglot.io.place import Place
 from tensorglot.io.sink import AtomicFile, open_spool
 from tensorglot.io.stream import write_stream
-from tensorglot.io.target import open_target
+from tensorglot.io.target import open_target, version_read
 from tensorglot.io.upload import Upload
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, as_bytes
 from tensorglot.operations._options import AUTO, SaveOptions
 from tensorglot.operations._progress import follow
+from tensorglot.operations._shards import is_sharded
 from tensorglot.operations._sidecar import SetAside, read_sidecar
-from tensorglot.operations.save import prepare
+from tensorglot.operations.open import OpenOptions, open_source
+from tensorglot.operations.save import check_bools, prepare
 
 __all__ = [
     "NOT_IN_PLACE",
+    "Appended",
     "Revised",
-    "check_in_place",
     "inherited_options",
+    "open_to_edit",
     "refuse_sidecar",
     "sidecar_error",
     "write_revision",
@@ -87,6 +96,7 @@ class Revised:
         whole = _combine(archive, added, names, metadata)
         prepare(whole, spec, version or "", SaveOptions(checksum=None))  # refuses what the format cannot store
         settled = prepare(added, spec, version or "", options)
+        check_bools(added)
         return cls(archive, spec, whole, Revision(names, added, metadata, settled), in_place)
 
     def write(self, place: Place, expect: Stamp | str, options: SaveOptions) -> bool:
@@ -164,6 +174,72 @@ def inherited_options(archive: Archive, names: Iterable[str], options: SaveOptio
         algorithm = (old.checksum or "").partition(":")[0]
         checksum[name] = algorithm if algorithm in spec.checksums_in(version or "") else AUTO
     return options._replace(compression=compression or None, checksum=checksum or AUTO)
+
+
+@contextmanager
+def open_to_edit(place: Place, options: OpenOptions) -> Iterator[tuple[Archive, Stamp | str]]:
+    """The archive, and the version that must still be there when it is replaced: a file's stamp, or an ETag.
+
+    A local file is locked meanwhile.
+    """
+    with nullcontext() if place.remote else lock_for_edit(place) as stamp, open_source(place, options) as archive:
+        found = version_read(archive.source, place) if stamp is None else file_stamp(archive.source)
+        if found is None:
+            raise UnsupportedError(
+                "the server sends no ETag, so a concurrent change could go unnoticed: edit a local copy and upload it",
+                rule="edit.etag",
+                path=place.shown,
+            )
+        if stamp not in (None, found):
+            raise change_error(place)
+        yield archive, found
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A file that is appended to."""
+
+    place: Place
+    format: str
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, target: object, format: str | None, *, direct: bool) -> Appended:
+        """Reads the names in the file. A file that cannot be appended to is refused here, before any work is done."""
+        if not isinstance(target, Place) or target.remote or is_sharded(target):
+            raise InputError("append needs the path of one file", rule="writer.append")
+        with add_path_to_errors(target), open_source(target, OpenOptions(format, verify="never")) as archive:
+            spec, version = named(archive.format)
+            if version is None or version not in spec.writes or not spec.names:
+                raise UnsupportedError(
+                    f"{archive.format} cannot be appended to: convert the file to another format",
+                    rule="format.write",
+                )
+            if direct:
+                check_in_place(archive.format)
+            return cls(target, archive.format, frozenset(archive.index.names))
+
+    def append(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions, *, direct: bool) -> None:
+        """Adds these tensors to the file: in a copy that replaces it, or in place."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                with add_path_to_errors(self.place):
+                    return self._try(added, metadata, options, direct=direct)
+            except InputError as error:
+                # Another writer holds the lock, or has replaced the file since it was read: try again.
+                if error.rule not in ("source.locked", "source.changed") or time.monotonic() > end:
+                    raise
+            time.sleep(0.005)
+
+    def _try(self, added: Archive, metadata: Mapping[str, Any] | None, options: SaveOptions, *, direct: bool) -> None:
+        with open_to_edit(self.place, OpenOptions(self.format)) as (archive, stamp):
+            for name in added.index.names:
+                if name in archive:
+                    raise InputError("another writer has added this name", rule="writer.name", tensor=name)
+            refuse_sidecar(archive, self.place)
+            new = archive.metadata if metadata is None else {**(archive.metadata or {}), **metadata}
+            Revised.of(archive, added, new, options, in_place=direct).write(self.place, stamp, options)
 
 
 def write_revision(

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from typing import Any
@@ -26,10 +25,9 @@ from typing import Any
 from tensorglot.arguments import as_names, check_flags, check_mapping
 from tensorglot.containers.table import Format, WriteOptions, named
 from tensorglot.errors import Hint, InputError, TensorNotFound, UnsupportedError, escape
-from tensorglot.io.in_place import lock_for_edit, replace_tail
+from tensorglot.io.in_place import replace_tail
 from tensorglot.io.local import Stamp, add_path_to_errors, change_error, file_stamp
 from tensorglot.io.place import Place, as_place
-from tensorglot.io.target import version_read
 from tensorglot.io.urls import check_target as check_url_target
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
@@ -44,6 +42,7 @@ from tensorglot.operations._revise import (
     NOT_IN_PLACE,
     Revised,
     inherited_options,
+    open_to_edit,
     refuse_sidecar,
     sidecar_error,
     write_revision,
@@ -115,7 +114,7 @@ def edit(
     check_mapping(add, "add", "edit.add")
     tensors = _Changes(replace, tuple(as_names(drop, "drop", "edit.drop")), add)
     options = OpenOptions.of(format, verify="auto" if tensors else "never", limits=limits)
-    with add_path_to_errors(place), _open_to_edit(place, options) as (archive, expect):
+    with add_path_to_errors(place), open_to_edit(place, options) as (archive, expect):
         spec, version = _editable(archive, metadata=metadata is not None or bool(removed))
         old = dict(archive.metadata or {})
         new = _changed(old, metadata, removed, spec, version)
@@ -159,25 +158,6 @@ def _check_object(place: Place, in_place: bool) -> None:
         raise UnsupportedError(
             "an object at a URL cannot be changed in place", rule="edit.in_place", path=place.shown, hint=NOT_IN_PLACE
         )
-
-
-@contextmanager
-def _open_to_edit(place: Place, options: OpenOptions) -> Iterator[tuple[Archive, Stamp | str]]:
-    """The archive, and the version that must still be there when it is replaced: a file's stamp, or an ETag.
-
-    A local file is locked meanwhile.
-    """
-    with nullcontext() if place.remote else lock_for_edit(place) as stamp, open_source(place, options) as archive:
-        found = version_read(archive.source, place) if stamp is None else file_stamp(archive.source)
-        if found is None:
-            raise UnsupportedError(
-                "the server sends no ETag, so a concurrent change could go unnoticed: edit a local copy and upload it",
-                rule="edit.etag",
-                path=place.shown,
-            )
-        if stamp not in (None, found):
-            raise change_error(place)
-        yield archive, found
 
 
 def _sidecar_to_move(place: Place, archive: Archive) -> Sums | None:
