@@ -17,7 +17,7 @@ from tensorglot.arguments import check_mapping
 from tensorglot.containers.table import UNNAMED, Format, holders_of, shape_faults
 from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import BY_NAME, TABLE, DType
+from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import UNKNOWN, Index
 from tensorglot.model.layouts import DESCRIPTION, SPARSE, user_attributes
 from tensorglot.model.payload import Encoded, Undecodable
@@ -165,13 +165,13 @@ def make_plan(archive: Archive, spec: Format, version: str, options: ConvertOpti
         losses += () if options.sums else planner.find_checksum_losses(names)
     steps: list[Step] = []
     for old, new in new_names.items():
-        found = list(planner.find_losses(old, new))
+        step = planner.make_step(old, new if spec.names else UNNAMED)
+        found = list(planner.find_losses(step, new))
         if not spec.names:
             found += _name_losses(spec, old, new, bool(steps))
-            new = UNNAMED
         losses += found
         if not any(loss.fatal for loss in found):
-            steps.append(planner.make_step(old, new))
+            steps.append(step)
     if len(steps) < len(new_names):
         save = _choices_of_kept(save, list(new_names.values()), {step.target for step in steps})
     steps = _with_ties(archive, steps)
@@ -223,7 +223,7 @@ def _expressible_metadata(
             Loss("metadata", f"{spec.name} cannot store the metadata '{escape(key)}': {fault}")
             for key, fault in faults.items()
         ]
-        return {key: value for key, value in metadata.items() if key not in faults} if faults else metadata
+        return {key: value for key, value in metadata.items() if key not in faults}
     if not metadata:
         return metadata if spec.metadata != "none" else None
     if spec.metadata == "none":
@@ -317,19 +317,80 @@ class _Planner:
             text = f"{target} cannot store the checksums of the source; a sidecar can: sums=True or --sums"
             yield Loss("checksum", text)
 
-    def find_losses(self, name: str, new_name: str) -> Iterable[Loss]:
+    def make_step(self, old: str, new: str) -> Step:
+        """What will be done with a tensor, whether the target can store the result or not."""
+        index, position = self._index, self._positions[old]
+        rows, layout, scheme = self._rows(position), index.layouts.get(position), self._schemes.get(old)
+        stored = sum(self._stored[row] for row in rows)
+        if scheme is not None:
+            shape = self._shapes[rows[0]] if layout is None else leading(layout.type)[0]
+            before = index.dtype_name(rows[0]) if layout is None else layout.name
+            nbytes = sum(dtype.nbytes(math.prod(dims)) for dtype, dims in scheme.shapes(shape).values())
+            return Step(old, new, "quantize", before, scheme.layout, shape, stored, nbytes, scheme=scheme.name)
+        values = self._values_row(position)
+        dtype = None if values is None else self._dtypes[values]
+        if values is None and layout is not None and can_dequantize(layout.name):
+            dtype = _REAL
+        becomes = self._new_dtype and self._new_dtype(old, dtype)
+        if becomes is not None and values is not None:
+            shape = self._shapes[values] if layout is None else leading(layout.type)[0]
+            nbytes = becomes.nbytes(math.prod(self._shapes[values]))
+            nbytes += sum(self._nbytes[row] for row in rows if row != values)
+            return Step(old, new, "cast", index.dtype_name(values), becomes.name, shape, stored, nbytes)
+        if layout is None:
+            row = rows[0]
+            before = index.unknown_dtypes[row] if dtype is None else dtype.name
+            action: Action = "decode" if row in index.codecs else "swap" if row in index.big_endian else "copy"
+            return Step(old, new, action, before, before, self._shapes[row], stored, self._nbytes[row])
+        if becomes is not None:
+            shape = leading(layout.type)[0]
+            nbytes = becomes.nbytes(math.prod(shape))
+            return Step(old, new, "dequantize", layout.name, becomes.name, shape, stored, nbytes)
+        type_ = str(layout.type)
+        action = "decode" if any(row in index.codecs for row in rows) else "copy"
+        return Step(old, new, action, type_, type_, (), stored, sum(self._nbytes[row] for row in rows))
+
+    def find_losses(self, step: Step, new_name: str) -> Iterable[Loss]:
         """What the target cannot store of a tensor; of one that is left out, only the reasons for that."""
-        position = self._positions[name]
-        fatal = list(self._type_losses(name, position))
+        position = self._positions[step.source]
+        fatal = list(self._type_losses(step, position))
         if not fatal and self._encoded:
-            fatal = list(self._encoding_losses(name, position))
+            fatal = list(self._encoding_losses(step, position))
         if not fatal and (self._shape_faults or self._tensor_fault is not None):
-            fatal = list(self._other_fault(name, position, new_name))
+            fatal = list(self._other_fault(step, position, new_name))
         if not fatal and position in self._index.attributes:
-            return self._attribute_losses(name, position)
+            return self._attribute_losses(step, position)
         return fatal
 
-    def _encoding_losses(self, name: str, position: int) -> Iterator[Loss]:
+    def _type_losses(self, step: Step, position: int) -> Iterator[Loss]:
+        """Losses of a tensor whose layout or element type the target cannot store."""
+        spec, layout, name = self._spec, self._index.layouts.get(position), step.source
+        if step.action == "quantize":
+            if not spec.holds_layout(step.new):
+                yield Loss("layout", f"{spec.name} cannot store '{step.new}'", name, fatal=True)
+            return
+        if step.action == "dequantize":
+            if step.new not in self._held:
+                yield Loss("dtype", f"{spec.name} cannot store {step.new}", name, fatal=True)
+            return
+        if layout is not None and not spec.holds_layout(layout.name):
+            what = f"{spec.name} cannot store layout '{escape(layout.name)}'{holders_of(layout.name)}"
+            hint = "; cast it to a float type to convert its real values" if can_dequantize(layout.name) else ""
+            yield Loss("layout", what + hint, name, fatal=True)
+            return
+        if layout is not None and layout.name.startswith(f"{spec.name}."):
+            return  # the format's own layout: its parts are not tensors there and need no element type of the format
+        cast = self._values_row(position) if step.action == "cast" else None
+        for row in self._rows(position):
+            dtype = self._dtypes[row]
+            if dtype is None:
+                unknown = self._index.unknown_dtypes[row]
+                if self._format != spec.name or not spec.container.keeps(self._version, unknown):
+                    yield Loss("dtype", f"{spec.name} cannot store element type '{escape(unknown)}'", name, fatal=True)
+            elif (new := step.new if row == cast else dtype.name) not in self._held:
+                yield Loss("dtype", f"{spec.name} cannot store {new}", name, fatal=True)
+
+    def _encoding_losses(self, step: Step, position: int) -> Iterator[Loss]:
         """The loss of a tensor whose stored bytes can neither be decoded nor be copied."""
         codecs, payloads = self._index.codecs, self._index.payloads
         for row in self._rows(position):
@@ -337,23 +398,23 @@ class _Planner:
             codec = held.codec if isinstance(held, Encoded) else codecs.get(row)
             if not isinstance(codec, Undecodable):
                 continue
-            if not self._spec.container.copies(codec) or self.make_step(name, name).action not in ("copy", "decode"):
-                payload = self._archive.payload(row, name)
+            if not self._spec.container.copies(codec) or step.action not in ("copy", "decode"):
+                payload = self._archive.payload(row, step.source)
                 assert isinstance(payload, Encoded)  # noqa: S101
-                yield Loss("encoding", codec.refuse(payload).message, name, fatal=True)
+                yield Loss("encoding", codec.refuse(payload).message, step.source, fatal=True)
                 return
 
-    def _other_fault(self, name: str, position: int, new_name: str) -> Iterator[Loss]:
+    def _other_fault(self, step: Step, position: int, new_name: str) -> Iterator[Loss]:
         """The loss of a tensor whose name or shape the target cannot store."""
         layout, row = self._index.layouts.get(position), self._first_rows[position]
-        shape = self._shapes[row] if layout is None else leading(layout.type)[0]
         fault = next((self._shape_faults[row] for row in self._rows(position) if row in self._shape_faults), None)
         if fault is None and self._tensor_fault is not None:
-            dtype = None if layout is not None else self._dtype_of(name, row)
-            fault = self._tensor_fault(new_name, shape, dtype, self._version)
+            shape = self._shapes[row] if layout is None else leading(layout.type)[0]
+            dtype = BY_NAME[step.new] if step.action == "cast" else self._dtypes[row]
+            fault = self._tensor_fault(new_name, shape, dtype if layout is None else None, self._version)
         if fault is not None:
             message = f"{self._spec.name} cannot store the tensor: {fault.message}"
-            yield Loss("name" if fault.rule == "name" else "shape", message, name, fatal=True)
+            yield Loss("name" if fault.rule == "name" else "shape", message, step.source, fatal=True)
 
     def _values_row(self, position: int) -> int | None:
         """The row with the values of the tensor: its only row if it is dense, the part `values` if it is sparse."""
@@ -363,105 +424,22 @@ class _Planner:
         names = self._index.part_names
         return rows[list(names[rows.start : rows.stop]).index("values")] if layout.name in SPARSE and names else None
 
-    def _dtype_of(self, name: str, row: int) -> DType | None:
-        """The new element type of a row with values; None if it is unknown."""
-        old = self._dtypes[row]
-        return (self._new_dtype and self._new_dtype(name, old)) or old
-
-    def _attribute_losses(self, name: str, position: int) -> Iterator[Loss]:
-        index, spec = self._index, self._spec
-        layout, scheme = index.layouts.get(position), self._schemes.get(name)
+    def _attribute_losses(self, step: Step, position: int) -> Iterator[Loss]:
+        index, spec, name = self._index, self._spec, step.source
         own = user_attributes(index, position)
         if not spec.attributes:
             if own:
                 fields = ", ".join(map(escape, own))
                 yield Loss("attributes", f"{spec.name} cannot store attributes: {fields}", name)
             return
-        if scheme is not None:
-            for key in [key for key in own if key in DESCRIPTION.get(scheme.layout, ())]:
+        if step.action == "quantize":
+            for key in [key for key in own if key in DESCRIPTION.get(step.new, ())]:
                 yield Loss("attributes", f"the attribute '{key}' describes how the tensor is quantized", name)
-        row = self._first_rows[position]
-        new = self._dtype_of(name, row) if layout is None else self._real_dtype(name, layout.name)
-        dtype: str | None = None  # only a dense tensor has one
-        if scheme is None and (new is not None or layout is None):
-            dtype = index.unknown_dtypes[row] if new is None else new.name
+        dense = step.action == "dequantize" or (step.action != "quantize" and position not in index.layouts)
         attributes = {key: index.attributes[position][key] for key in own}
+        dtype = step.new if dense else None  # only a dense tensor has one
         for key, fault in spec.container.attribute_faults(attributes, dtype, self._version).items():
             yield Loss("attributes", f"{spec.name} cannot store the attribute '{escape(key)}': {fault}", name)
-
-    def _type_losses(self, name: str, position: int) -> Iterator[Loss]:
-        """Losses of a tensor whose layout or element type the target cannot store."""
-        index, spec = self._index, self._spec
-        layout = index.layouts.get(position)
-        scheme = self._schemes.get(name)
-        if scheme is not None:
-            if not spec.holds_layout(scheme.layout):
-                yield Loss("layout", f"{spec.name} cannot store '{scheme.layout}'", name, fatal=True)
-            return
-        real = None if layout is None else self._real_dtype(name, layout.name)
-        if real is not None:
-            if real.name not in self._held:
-                yield Loss("dtype", f"{spec.name} cannot store {real.name}", name, fatal=True)
-            return
-        if layout is not None and not spec.holds_layout(layout.name):
-            what = f"{spec.name} cannot store layout '{escape(layout.name)}'{holders_of(layout.name)}"
-            hint = "; cast it to a float type to convert its real values" if can_dequantize(layout.name) else ""
-            yield Loss("layout", what + hint, name, fatal=True)
-            return
-        if layout is not None and layout.name.startswith(f"{spec.name}."):
-            return  # the format's own layout: its parts are not tensors there and need no element type of the format
-        values = self._values_row(position)
-        for row in self._rows(position):
-            new = self._dtype_of(name, row) if row == values else self._dtypes[row]
-            if new is None:
-                unknown = index.unknown_dtypes[row]
-                if self._format != spec.name or not spec.container.keeps(self._version, unknown):
-                    yield Loss("dtype", f"{spec.name} cannot store element type '{escape(unknown)}'", name, fatal=True)
-            elif new.name not in self._held:
-                yield Loss("dtype", f"{spec.name} cannot store {new.name}", name, fatal=True)
-
-    def _real_dtype(self, name: str, layout: str) -> DType | None:
-        """The new type for the real values of a quantized tensor, if it is to be dequantized."""
-        return self._new_dtype(name, _REAL) if self._new_dtype and can_dequantize(layout) else None
-
-    def make_step(self, old: str, new: str) -> Step:
-        """The step for a tensor."""
-        index = self._index
-        position = self._positions[old]
-        rows = self._rows(position)
-        layout = index.layouts.get(position)
-        stored = sum(self._stored[row] for row in rows)
-        scheme = self._schemes.get(old)
-        if scheme is not None:
-            shape = self._shapes[rows[0]] if layout is None else leading(layout.type)[0]
-            before = index.dtype_name(rows[0]) if layout is None else layout.name
-            nbytes = sum(dtype.nbytes(math.prod(dims)) for dtype, dims in scheme.shapes(shape).values())
-            return Step(old, new, "quantize", before, scheme.layout, shape, stored, nbytes, scheme=scheme.name)
-        if layout is not None:
-            real = self._real_dtype(old, layout.name)
-            if real is not None:
-                shape = leading(layout.type)[0]
-                nbytes = real.nbytes(math.prod(shape))
-                return Step(old, new, "dequantize", layout.name, real.name, shape, stored, nbytes)
-            values = self._values_row(position)
-            cast = values is not None and self._new_dtype and self._new_dtype(old, self._dtypes[values])
-            if values is not None and cast:
-                count = math.prod(self._shapes[values])
-                nbytes = sum(self._nbytes[row] for row in rows if row != values) + cast.nbytes(count)
-                shape = leading(layout.type)[0]
-                return Step(old, new, "cast", index.dtype_name(values), cast.name, shape, stored, nbytes)
-            type_ = str(layout.type)
-            action: Action = "decode" if any(row in index.codecs for row in rows) else "copy"
-            return Step(old, new, action, type_, type_, (), stored, sum(self._nbytes[row] for row in rows))
-        row = rows[0]
-        was, shape = self._dtypes[row], self._shapes[row]
-        becomes = self._new_dtype and self._new_dtype(old, was)
-        before = index.unknown_dtypes[row] if was is None else was.name
-        if becomes is not None:
-            nbytes = becomes.nbytes(math.prod(shape))
-            return Step(old, new, "cast", before, becomes.name, shape, stored, nbytes)
-        action = "decode" if row in index.codecs else "swap" if row in index.big_endian else "copy"
-        return Step(old, new, action, before, before, shape, stored, self._nbytes[row])
 
 
 def _with_ties(archive: Archive, steps: list[Step]) -> list[Step]:
