@@ -157,6 +157,13 @@ def _walk(name: str, *columns: int) -> Callable[[ModuleType, bytes], Any]:
     return call
 
 
+def _value(kernel: Any, data: bytes) -> int:
+    try:
+        return kernel.value(data, 0, lambda *tag: tag, str, tuple)[1]
+    except (IndexError, KeyError, UnicodeDecodeError):
+        return -1
+
+
 ENTRIES: dict[str, Entry] = {
     **{f"bintensors {layout}": Entry(
         "bintensors", lambda layout=layout: _bintensors(layout),
@@ -175,9 +182,7 @@ ENTRIES: dict[str, Entry] = {
         lambda result, data: result == -1 or _in(result, data),
     ),
     "cbor value": Entry(
-        "cbor_values", _manifests,
-        lambda kernel, data: (kernel.value(data, 0, 64, lambda *tag: tag) or (None, -1))[1],
-        lambda result, data: result == -1 or _in(result, data),
+        "cbor_values", _manifests, _value, lambda result, data: result == -1 or _in(result, data)
     ),
     "cbor attributes": Entry(
         "cbor_scan", _manifests,

@@ -254,6 +254,7 @@ def test_spans_outside_of_the_bytes(checker: Any, module: Any, reader: Any) -> N
     for at in (-1, 2, 9):
         with pytest.raises(IndexError):
             reader.head(data, at)
-        assert reader.value(data, at, 9, None) is None
+        with pytest.raises(IndexError):
+            reader.value(data, at, None, None, None)
     assert module.scan(data, -1, 1, Columns(ENTRY, 1), Columns(NOTHING, 1), np.zeros(1, np.int64))[0] == "ends"
     assert module.scan_attributes(data, -1, 9)[0] == "ends"

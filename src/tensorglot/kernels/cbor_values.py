@@ -1,7 +1,7 @@
 """Reads CBOR (RFC 8949) that `cbor_check` has validated as Python values: a head, or an item.
 
-Recurses over nesting, to a bound. Bytes that were not validated are safe: every position is
-compared with their end, and what has no value here is left to the caller.
+Does not recurse over nesting. Bytes that were not validated are safe: every position is
+compared with their end, and IndexError is raised.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if cython.compiled:
 else:
     from tensorglot.kernels.cbor_heads import (
         ARRAY,
-        BYTES,
+        BREAK,
+        MAP,
         NEGATIVE,
         OPEN_ENDED,
         SPECIAL,
@@ -29,7 +30,6 @@ else:
         head_end,
     )
 
-_UNUSUAL = object()
 _FLOATS = {3: struct.Struct(">e"), 5: struct.Struct(">f"), 9: struct.Struct(">d")}
 """By the size of the item."""
 _SIMPLE = {20: False, 21: True, 22: None}
@@ -47,96 +47,135 @@ def head(data: bytes, pos: cython.Py_ssize_t) -> tuple[int, int, int, int]:
     return p[pos] >> 5, p[pos] & 31, argument_of(p, pos, after), after
 
 
-def value(data: bytes, pos: cython.Py_ssize_t, depth: cython.int, tag: Any) -> tuple[Any, int] | None:
+def value(data: bytes, pos: cython.Py_ssize_t, tag: Any, simple: Any, mapping: Any) -> tuple[Any, int]:
     """The item at `pos` of validated bytes as a value, and the position after it.
 
-    None if it is nested deeper than `depth`, has indefinite lengths, keys that are not text, or
-    simple values other than false, true and null. A tag is what `tag` makes of its number and value.
+    `tag` makes the value of a tag from its number and the value in it, `simple` that of a
+    number other than false, true and null, and `mapping` that of a map with other keys than
+    text from its keys and values in turn.
     """
-    if pos < 0:
-        return None
-    reader: _Reader = _Reader(data, pos, tag)
-    found: Any = reader.item(depth)
-    return None if found is _UNUSUAL else (found, reader.pos)
+    reader: _Reader = _Reader(data, pos)
+    outer: list[tuple[int, int, int, list[Any]]] = []
+    major: cython.int = ARRAY
+    number: cython.ulonglong = 0
+    wanted: cython.longlong = 1
+    items: list[Any] = []
+    ends: cython.bint
+    # Invariant: the innermost open container is of this major type, with the argument `number`, and has `items` of the
+    # `wanted` ones (-1: until a break). `outer` has those around it; the outermost one is for the item itself.
+    while True:
+        reader.read()
+        ends = reader.major == SPECIAL and reader.info == OPEN_ENDED
+        if ends and wanted >= 0:
+            raise IndexError(reader.begin)
+        if ARRAY <= reader.major <= TAG:
+            outer.append((major, number, wanted, items))
+            major, number, wanted, items = reader.major, reader.argument, reader.wanted(), []
+        elif not ends:
+            items.append(reader.scalar(simple))
+        while ends or len(items) == wanted:
+            if not outer:
+                return items[0], reader.pos
+            item: Any = items
+            if major != ARRAY:
+                item = tag(number, items[0]) if major == TAG else _map(items, mapping)
+            major, number, wanted, items = outer.pop()
+            items.append(item)
+            ends = False
+
+
+@cython.cfunc
+def _map(items: list[Any], mapping: Any) -> Any:
+    """A map of keys and values in turn."""
+    pairs: dict[Any, Any] = {}
+    at: cython.Py_ssize_t
+    for at in range(0, len(items) - 1, 2):
+        if type(items[at]) is not str:
+            return mapping(items)
+        pairs[items[at]] = items[at + 1]
+    return pairs
 
 
 @cython.final
 @cython.cclass
 class _Reader:
-    """A position in the data: the items before it were read. Each method gives _UNUSUAL for what it does not read."""
+    """A position in the data, and the head that was read last."""
 
     data: bytes
     p: cython.p_const_uchar
     end: cython.Py_ssize_t
+    begin: cython.Py_ssize_t
+    """Where that head begins."""
     pos: cython.Py_ssize_t
-    tag: Any
+    major: cython.int
+    info: cython.int
+    argument: cython.ulonglong
 
-    def __init__(self, data: bytes, pos: cython.Py_ssize_t, tag: Any) -> None:
+    def __init__(self, data: bytes, pos: cython.Py_ssize_t) -> None:
         self.data = self.p = data
         self.end = len(data)
-        self.pos = pos
-        self.tag = tag
+        self.begin = self.pos = pos
 
     @cython.cfunc
-    def item(self, depth: cython.int) -> object:
-        """Reads an item and moves past it."""
-        begin: cython.Py_ssize_t = self.pos
-        after: cython.Py_ssize_t = head_end(self.p, begin, self.end)
-        if after < 0 or self.p[begin] & 31 == OPEN_ENDED or depth < 0:
-            return _UNUSUAL
-        major: cython.int = self.p[begin] >> 5
-        argument: cython.ulonglong = argument_of(self.p, begin, after)
-        self.pos = after
-        if major == UINT:
-            return argument
-        if major == NEGATIVE:
-            number: Any = argument
+    def read(self) -> cython.int:
+        """Reads the head at the position."""
+        self.begin = self.pos
+        self.pos = head_end(self.p, self.begin, self.end) if self.begin >= 0 else -1
+        if self.pos < 0:
+            raise IndexError(self.begin)
+        self.major = self.p[self.begin] >> 5
+        self.info = self.p[self.begin] & 31
+        self.argument = argument_of(self.p, self.begin, self.pos)
+        return 0
+
+    @cython.cfunc
+    def wanted(self) -> cython.longlong:
+        """How many items the container has whose head was read; -1 if that is indefinite."""
+        if self.major == TAG:
+            return 1
+        if self.info == OPEN_ENDED:
+            return -1
+        if self.argument > cython.cast(cython.ulonglong, self.end - self.pos):  # an item takes a byte or more
+            raise IndexError(self.begin)
+        return cython.cast(cython.longlong, self.argument) * (2 if self.major == MAP else 1)
+
+    @cython.cfunc
+    def scalar(self, simple: Any) -> Any:
+        """The item whose head was read, which is no container."""
+        number: Any = self.argument
+        if self.major == UINT:
+            return number
+        if self.major == NEGATIVE:
             return -1 - number
-        if major == SPECIAL:
-            if after - begin > 2:
-                return _FLOATS[after - begin].unpack(self.data[begin + 1 : after])[0]
-            return _SIMPLE.get(argument, _UNUSUAL)
-        if major == TAG:
-            inner: Any = self.item(depth - 1)
-            return _UNUSUAL if inner is _UNUSUAL else self.tag(argument, inner)
-        # What follows takes at least a byte for each of `argument`.
-        if argument > cython.cast(cython.ulonglong, self.end - after):
-            return _UNUSUAL
-        count: cython.Py_ssize_t = argument
-        if major == ARRAY:
-            return self.array(count, depth - 1)
-        if major != BYTES and major != TEXT:
-            return self.map(count, depth - 1)
-        self.pos = after + count
-        if major == BYTES:
-            return self.data[after : self.pos]
-        try:
-            return self.data[after : self.pos].decode("utf-8")
-        except UnicodeDecodeError:
-            return _UNUSUAL
+        if self.major != SPECIAL:
+            return self.string(self.major == TEXT)
+        if self.info < 25:
+            return _SIMPLE[number] if 20 <= self.argument <= 22 else simple(number)
+        return _FLOATS[self.pos - self.begin].unpack(self.data[self.begin + 1 : self.pos])[0]
 
     @cython.cfunc
-    def array(self, count: cython.Py_ssize_t, depth: cython.int) -> object:
-        items: list[Any] = []
-        item: Any
-        for _ in range(count):
-            item = self.item(depth)
-            if item is _UNUSUAL:
-                return _UNUSUAL
-            items.append(item)
-        return items
+    def string(self, text: cython.bint) -> Any:
+        """The contents of the string whose head was read, in one piece or in chunks."""
+        begin: cython.Py_ssize_t = self.pos
+        chunks: list[bytes] = []
+        if self.info != OPEN_ENDED:
+            self.skip()
+            return self.data[begin : self.pos].decode("utf-8") if text else self.data[begin : self.pos]
+        while self.pos < self.end and self.p[self.pos] != BREAK:
+            self.read()
+            begin = self.pos
+            self.skip()
+            chunks.append(self.data[begin : self.pos])
+        if self.pos >= self.end:
+            raise IndexError(self.begin)
+        self.pos += 1
+        joined: bytes = b"".join(chunks)
+        return joined.decode("utf-8") if text else joined
 
     @cython.cfunc
-    def map(self, count: cython.Py_ssize_t, depth: cython.int) -> object:
-        pairs: dict[Any, Any] = {}
-        key: Any
-        item: Any
-        for _ in range(count):
-            key = self.item(depth)
-            if type(key) is not str:
-                return _UNUSUAL
-            item = self.item(depth)
-            if item is _UNUSUAL:
-                return _UNUSUAL
-            pairs[key] = item
-        return pairs if len(pairs) == count else _UNUSUAL
+    def skip(self) -> cython.int:
+        """Moves past the contents of a string of definite length."""
+        if self.argument > cython.cast(cython.ulonglong, self.end - self.pos):
+            raise IndexError(self.begin)
+        self.pos += cython.cast(cython.Py_ssize_t, self.argument)
+        return 0

@@ -281,86 +281,23 @@ class Cursor:
 
     def value(self, tag: MakeTag = Tag) -> Value:
         """Reads one item as a value. A tag is what `tag` makes of its number and value."""
-        found = cbor_values.value(self.data, self.pos, _DEPTH, tag)
-        if found is not None:
-            value, self.pos = found
-            return value
-        open_items: list[_Open] = []
-        while True:
-            kind = self.major()
-            if self.data[self.pos] == 0xFF:
-                self.pos += 1
-                value = open_items.pop().close()
-            elif kind in (ARRAY, MAP, TAG):
-                _, _, argument = self._head()
-                if kind == TAG or argument != 0:
-                    open_items.append(_Open(kind, argument, tag))
-                    continue
-                value = [] if kind == ARRAY else {}
-            else:
-                value = self._scalar(kind)
-            while open_items and open_items[-1].add(value):
-                value = open_items.pop().close()
-            if not open_items:
-                return value
-
-    def _scalar(self, kind: int) -> Value:
-        if kind == TEXT:
-            return self.text("value")
-        if kind == BYTES:
-            return self._string()
-        begin = self.pos + 1
-        _, info, argument = self._head()
-        assert argument is not None  # noqa: S101
-        if kind == UINT:
-            return argument
-        if kind == NEGATIVE:
-            return -1 - argument
-        if info >= 25:
-            return struct.unpack(_FLOATS[info], self.data[begin : self.pos])[0]
-        return _SIMPLE[argument] if argument in _SIMPLE else Simple(argument)
+        value, self.pos = cbor_values.value(self.data, self.pos, tag, Simple, _mapping)
+        return value
 
 
-_DEPTH = 64
-"""Levels that are read by recursion, in the kernel."""
 _SHORT_TEXT = 0x60
 """The head of a text of no bytes."""
 _KINDS = {UINT: "an unsigned integer", TEXT: "text", ARRAY: "an array", MAP: "a map"}
-_FLOATS = {25: ">e", 26: ">f", 27: ">d"}
-_SIMPLE: dict[int, bool | None] = {20: False, 21: True, 22: None}
 
 
-class _Open:
-    """An array, a map or a tag that is not complete yet."""
-
-    __slots__ = ("argument", "items", "kind", "missing", "tag")
-
-    def __init__(self, kind: int, argument: int | None, tag: MakeTag) -> None:
-        self.kind = kind
-        self.tag = tag
-        self.argument = argument
-        self.items: list[Value] = []
-        count = 1 if kind == TAG else argument
-        self.missing = -1 if count is None else count * (2 if kind == MAP else 1)
-
-    def add(self, value: Value) -> bool:
-        """Adds an item; returns whether it was the last."""
-        self.items.append(value)
-        self.missing -= 1
-        return self.missing == 0
-
-    def close(self) -> Value:
-        if self.kind == ARRAY:
-            return self.items
-        if self.kind == TAG:
-            assert self.argument is not None  # noqa: S101
-            return self.tag(self.argument, self.items[0])
-        keys, values = self.items[::2], self.items[1::2]
-        if all(key.__hash__ is not None and not isinstance(key, (Tag, Pairs)) for key in keys):
-            pairs = dict(zip(keys, values, strict=True))
-            if len(pairs) == len(keys):  # a dict would merge the keys 1, 1.0 and True
-                return pairs
-        return Pairs(tuple(zip(keys, values, strict=True)))
+def _mapping(items: list[Value]) -> Value:
+    """A map of keys and values in turn: a dict, or Pairs if some keys cannot be in one, or it would merge them."""
+    keys, values = items[::2], items[1::2]
+    if all(key.__hash__ is not None and not isinstance(key, (Tag, Pairs)) for key in keys):
+        pairs = dict(zip(keys, values, strict=True))
+        if len(pairs) == len(keys):  # 1, 1.0 and True are one key
+            return pairs
+    return Pairs(tuple(zip(keys, values, strict=True)))
 
 
 def head(major: int, argument: int) -> bytes:
