@@ -34,10 +34,12 @@ DEFECTS: dict[int, Defect] = {
     1: Defect(
         "a pickle's globals are imported",
         "containers/torchsave/opcodes.py",
-        "    if full not in machine.names:\n        raise UnsupportedError(",
-        "    import importlib\n\n    if full not in machine.names:\n"
-        "        function = getattr(importlib.import_module(module), name)\n"
-        "        return machine.push(lambda arguments: function(*arguments))\n        raise UnsupportedError(",
+        "        else:\n            kind, rule, message = _FAULTS[answer]\n",
+        "        elif answer == kernel.GLOBAL:\n            import importlib\n\n"
+        "            module, _, name = detail.rpartition('.')\n"
+        "            function = getattr(importlib.import_module(module), name)\n"
+        "            names[detail] = lambda arguments, function=function: function(*arguments)\n"
+        "        else:\n            kind, rule, message = _FAULTS[answer]\n",
         "tests/test_pt.py::TestNothingIsExecuted::test_refused",
     ),
     2: Defect(

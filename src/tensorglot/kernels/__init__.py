@@ -26,7 +26,7 @@ that of success is empty. The caller has the messages.
     lookup3        the checksum of HDF5's structures
     utf8           validates UTF-8
     gather         pieces of one buffer to their places in another
-    pickle_steps   the steps of a pickle that need only its stack and its memo, and its calls
+    pickle_steps   interprets the pickles of tensors
     pickle_values  the values of a pickle as names and leaves
     pickle_views   the tensors of a pickle as columns
     protobuf       fields of a Protocol Buffers message, tensors of an ONNX graph

@@ -1,12 +1,14 @@
-"""The steps of a pickle that need nothing but its stack and its memo: values, containers, references, calls.
+"""Interprets pickles of tensors: the opcodes that a pickler writes for them; all others are refused.
 
-It takes as many steps as it can and stops before the first that it leaves to the caller:
-an opcode that it does not know, one whose bytes are not all there, and any that would
-break a rule. So every fault has its message in one place, the interpreter of the caller.
+Nothing is imported, and nothing called but the functions that the caller allows. A dict is a
+list of its pairs, of a type of its own, so no value of a pickle is hashed. A pickle can
+create a container with one byte; a real pickler spends two, so their number is bounded by
+the length. So is the work of calls, whose arguments may be large and referred to many times.
 """
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 try:
@@ -18,327 +20,467 @@ if cython.compiled:
 else:
     from tensorglot.kernels.primitives import little
 
-MARK = cython.declare(cython.int, 0x28)
-EMPTY_TUPLE = cython.declare(cython.int, 0x29)
-BININT1 = cython.declare(cython.int, 0x4B)
-BININT2 = cython.declare(cython.int, 0x4D)
-NONE = cython.declare(cython.int, 0x4E)
-REDUCE = cython.declare(cython.int, 0x52)
-BINUNICODE = cython.declare(cython.int, 0x58)
-EMPTY_LIST = cython.declare(cython.int, 0x5D)
-APPEND = cython.declare(cython.int, 0x61)
-GLOBAL = cython.declare(cython.int, 0x63)
-APPENDS = cython.declare(cython.int, 0x65)
-BINGET = cython.declare(cython.int, 0x68)
-LONG_BINGET = cython.declare(cython.int, 0x6A)
-LIST = cython.declare(cython.int, 0x6C)
-BINPUT = cython.declare(cython.int, 0x71)
-LONG_BINPUT = cython.declare(cython.int, 0x72)
-SETITEM = cython.declare(cython.int, 0x73)
-TUPLE = cython.declare(cython.int, 0x74)
-SETITEMS = cython.declare(cython.int, 0x75)
-EMPTY_DICT = cython.declare(cython.int, 0x7D)
-TUPLE1 = cython.declare(cython.int, 0x85)
-TUPLE2 = cython.declare(cython.int, 0x86)
-TUPLE3 = cython.declare(cython.int, 0x87)
-NEWTRUE = cython.declare(cython.int, 0x88)
-NEWFALSE = cython.declare(cython.int, 0x89)
-LONG1 = cython.declare(cython.int, 0x8A)
-SHORT_BINUNICODE = cython.declare(cython.int, 0x8C)
-STACK_GLOBAL = cython.declare(cython.int, 0x93)
-MEMOIZE = cython.declare(cython.int, 0x94)
+# Answers.
+STOP = 1  # the pickle ends; `detail` is its value
+MORE = 2  # `detail` bytes are needed at the position
+LINE = 3  # a line is needed at the position
+# Faults. The caller has the message of each.
+OPCODE = 4
+UNDERFLOW = 5
+LEFT = 6
+NO_MARK = 7
+NO_CONTAINER = 8
+ODD = 9
+NOTHING = 10
+MEMO_ORDER = 11
+MEMO_ENTRY = 12
+LENGTH = 13
+LONG = 14
+UTF8 = 15
+FRAMED = 16
+NAMES = 17
+GLOBAL = 18
+CALL = 19
+CONTAINERS = 20
+WORK = 21
 
-FRAME = cython.declare(cython.int, 0x95)
+BINPERSID = 0x51
+BUILD = 0x62
+NEWOBJ = 0x81
+"""Opcodes that the caller implements: see `Machine`."""
+_MARK = cython.declare(cython.int, 0x28)
+_EMPTY_TUPLE = cython.declare(cython.int, 0x29)
+_STOP = cython.declare(cython.int, 0x2E)
+_BINBYTES = cython.declare(cython.int, 0x42)
+_SHORT_BINBYTES = cython.declare(cython.int, 0x43)
+_BINFLOAT = cython.declare(cython.int, 0x47)
+_BININT = cython.declare(cython.int, 0x4A)
+_BININT1 = cython.declare(cython.int, 0x4B)
+_BININT2 = cython.declare(cython.int, 0x4D)
+_NONE = cython.declare(cython.int, 0x4E)
+_REDUCE = cython.declare(cython.int, 0x52)
+_BINSTRING = cython.declare(cython.int, 0x54)
+_SHORT_BINSTRING = cython.declare(cython.int, 0x55)
+_BINUNICODE = cython.declare(cython.int, 0x58)
+_EMPTY_LIST = cython.declare(cython.int, 0x5D)
+_APPEND = cython.declare(cython.int, 0x61)
+_GLOBAL = cython.declare(cython.int, 0x63)
+_DICT = cython.declare(cython.int, 0x64)
+_APPENDS = cython.declare(cython.int, 0x65)
+_BINGET = cython.declare(cython.int, 0x68)
+_LONG_BINGET = cython.declare(cython.int, 0x6A)
+_LIST = cython.declare(cython.int, 0x6C)
+_BINPUT = cython.declare(cython.int, 0x71)
+_LONG_BINPUT = cython.declare(cython.int, 0x72)
+_SETITEM = cython.declare(cython.int, 0x73)
+_TUPLE = cython.declare(cython.int, 0x74)
+_SETITEMS = cython.declare(cython.int, 0x75)
+_EMPTY_DICT = cython.declare(cython.int, 0x7D)
+_TUPLE1 = cython.declare(cython.int, 0x85)
+_TUPLE3 = cython.declare(cython.int, 0x87)
+_NEWTRUE = cython.declare(cython.int, 0x88)
+_NEWFALSE = cython.declare(cython.int, 0x89)
+_LONG1 = cython.declare(cython.int, 0x8A)
+_LONG4 = cython.declare(cython.int, 0x8B)
+_SHORT_BINUNICODE = cython.declare(cython.int, 0x8C)
+_BINUNICODE8 = cython.declare(cython.int, 0x8D)
+_BINBYTES8 = cython.declare(cython.int, 0x8E)
+_STACK_GLOBAL = cython.declare(cython.int, 0x93)
+_MEMOIZE = cython.declare(cython.int, 0x94)
+_FRAME = cython.declare(cython.int, 0x95)
 
-LONG_NBYTES = cython.declare(cython.int, 16)
-NAME_NBYTES = cython.declare(cython.Py_ssize_t, 256)
-"""The longest integer, and the longest line of a global."""
-CALL_WORK = 24
+_LONG_NBYTES = cython.declare(cython.longlong, 16)
+"""The longest integer."""
+NAME_NBYTES = 256
+"""The longest line of a global."""
+_CALL_WORK = 24
 """Work of a call: a pickler writes at least 7 bytes for one, of which each allows 4."""
 _MOST = cython.declare(cython.longlong, (1 << 63) - 1)
+_DOUBLE = struct.Struct(">d")
 
 
-def steps(
-    data: bytes,
-    at: cython.Py_ssize_t,
-    begin: cython.Py_ssize_t,
-    state: list[int],
-    stack: list[Any],
-    marks: list[int],
-    memo: list[Any],
-    names: dict[str, Any],
-    types: tuple[Any, Any, Any],
-    works: dict[Any, int],
-) -> int:
-    """Takes steps from `at` on; returns the position of the first opcode that is left.
+@cython.final
+@cython.cclass
+class Machine:
+    """The state of one pickle's interpreter: a stack, its marks and a memo.
 
-    The pickle begins at `begin`. `state` has the stack position of the last mark, the number
-    of containers, of which there may be half as many as bytes and 32, and the work of calls,
-    which may be 4 for each byte and 4096. `names` has the values of globals. `types` are those of
-    dicts, storages and views: a dict is made without arguments, also by a call of the global
-    OrderedDict, and a view by a call of `_rebuild_tensor_v2`. `works` has the work of functions
-    that need more than CALL_WORK. A call that fails is left.
+    Invariant: floor <= len(stack), and no rule is broken before `at`, where the next step
+    begins. A step changes nothing before all of its bytes are there; `after` is as far as it
+    has read. A method returns 0 or a fault, of which `detail` says more.
     """
-    pairs: Any = types[0]
-    raw: cython.p_const_uchar = data
-    end: cython.Py_ssize_t = len(data)
-    floor: cython.Py_ssize_t = state[0]
-    containers: cython.Py_ssize_t = state[1]
-    work: cython.Py_ssize_t = state[2]
-    more: cython.Py_ssize_t
-    code: cython.int
+
+    names: dict[str, Any]
+    functions: dict[int, Any]
+    works: dict[Any, int]
+    pairs: Any
+    storage: Any
+    view: Any
+    data: bytes
+    size: cython.Py_ssize_t
+    begin: cython.Py_ssize_t
+    at: cython.Py_ssize_t
     after: cython.Py_ssize_t
-    nbytes: cython.Py_ssize_t
-    # Invariant: at <= end, floor <= len(stack), and no rule is broken before `at`.
-    while at < end:
-        code = raw[at]
-        after = at + 1
-        nbytes = _argument_nbytes(code)
-        if nbytes > end - after:
-            break
-        if _is_container(code):
-            if 2 * (containers + 1) > after - begin + 64 or not _container(code, floor, stack, marks, pairs):
-                break
-            containers += 1
-            if code in (TUPLE, LIST):
-                floor = marks.pop()
-        elif code in (APPENDS, SETITEMS):
-            if not _extend(code, floor, stack, marks, pairs):
-                break
-            floor = marks.pop()
-        elif code == MARK:
-            marks.append(floor)
-            floor = len(stack)
-        elif code == GLOBAL:
-            after = _global(data, after, stack, names)
-        elif code == REDUCE:
-            more = _call(floor, stack, names, types, works, 4 * (after - begin) + 4096 - work)
-            if more < 0:
-                break
-            work += more
-        elif code == FRAME:
-            if little(raw, after, nbytes) > cython.cast(cython.ulonglong, end - after - nbytes):
-                break
-            after += nbytes
-        elif nbytes > 0:
-            after = _with_number(data, code, little(raw, after, nbytes), after + nbytes, floor, stack, memo)
-        elif not _step(code, floor, stack, memo, names, pairs):
-            break
-        if after < 0:
-            break
-        at = after
-    state[:] = [floor, containers, work]
-    return int(at)
+    stack: list[Any]
+    marks: list[int]
+    memo: list[Any]
+    floor: cython.Py_ssize_t
+    """Stack position of the last mark."""
+    containers: cython.Py_ssize_t
+    work: cython.Py_ssize_t
+    detail: Any
+
+    def __init__(
+        self,
+        begin: cython.Py_ssize_t,
+        at: cython.Py_ssize_t,
+        names: dict[str, Any],
+        functions: dict[int, Any],
+        types: tuple[Any, Any, Any],
+        works: dict[Any, int],
+    ) -> None:
+        """The pickle begins at `begin`, and its first step at `at`.
+
+        `names` has the values of globals; those that can be called are functions of a tuple.
+        `functions` are those of BINPERSID (of a persistent id), BUILD (of an object and its
+        state) and NEWOBJ (of a class and its arguments), as far as they are allowed. `types`
+        are those of dicts, storages and views: a dict is made without arguments, also by a call
+        of the global OrderedDict, and a view by a call of `_rebuild_tensor_v2`. `works` has the
+        work of functions that need another than _CALL_WORK, and of such opcodes.
+        """
+        self.names, self.functions, self.works = names, functions, works
+        self.pairs, self.storage, self.view = types
+        self.begin, self.at, self.after = begin, at, at
+        self.stack, self.marks, self.memo = [], [], []
+        self.floor = self.containers = self.work = 0
+        self.detail = None
+
+    def run(self, data: bytes, end: cython.Py_ssize_t) -> tuple[int, int, Any]:
+        """Takes steps as far as `data` has their bytes; returns (answer, position, detail).
+
+        `end` is where the file ends, which `data` may not reach yet. Errors of functions leave
+        it, and `position` is where. After MORE and LINE, the next run takes the step again.
+        """
+        raw: cython.p_const_uchar = data
+        code: cython.int
+        width: cython.Py_ssize_t
+        number: cython.ulonglong
+        fault: cython.int = 0
+        self.data, self.size = data, len(data)
+        while fault == 0:
+            if self.at == self.size:
+                return MORE, self.at, 1
+            code = raw[self.at]
+            self.after = self.at + 1
+            width = _number_nbytes(code)
+            if width > self.size - self.after:
+                return MORE, self.after, width
+            number = little(raw, self.after, width)
+            self.after += width
+            if _has_contents(code):
+                fault = self.contents(code, number, end)
+            elif width > 0:
+                fault = self.numbered(code, number, end)
+            elif _is_container(code):
+                fault = self.collect(code)
+            else:
+                fault = self.plain(code)
+            if fault == 0:
+                self.at = self.after
+        return fault, self.after, self.detail
+
+    def position(self) -> Any:
+        return self.after
+
+    @cython.cfunc
+    def fail(self, fault: cython.int, detail: Any) -> cython.int:
+        self.detail = detail
+        return fault
+
+    @cython.cfunc
+    def plain(self, code: cython.int) -> cython.int:
+        """A step of one byte, or of lines, that makes no container."""
+        if code in (_NONE, _NEWTRUE, _NEWFALSE, _EMPTY_TUPLE):
+            self.stack.append(None if code == _NONE else () if code == _EMPTY_TUPLE else code == _NEWTRUE)
+            return 0
+        if code == _MARK:
+            self.marks.append(self.floor)
+            self.floor = len(self.stack)
+            return 0
+        if code == _MEMOIZE:
+            return self.put(len(self.memo))
+        if code in (_APPEND, _SETITEM, _APPENDS, _SETITEMS):
+            return self.extend(code)
+        if code == _REDUCE:
+            return self.call()
+        if code == _GLOBAL:
+            return self.lines()
+        if code == _STACK_GLOBAL:
+            return self.named()
+        if code == _STOP:
+            return self.stop()
+        return self.implemented(code)
+
+    @cython.cfunc
+    def numbered(self, code: cython.int, number: cython.ulonglong, end: cython.Py_ssize_t) -> cython.int:
+        """A step that has a number and nothing else."""
+        if code in (_BINPUT, _LONG_BINPUT):
+            return self.put(cython.cast(cython.Py_ssize_t, number))
+        if code in (_BINGET, _LONG_BINGET):
+            if number >= cython.cast(cython.ulonglong, len(self.memo)):
+                return self.fail(MEMO_ENTRY, number)
+            self.stack.append(self.memo[number])
+        elif code in (_BININT1, _BININT2):
+            self.stack.append(number)
+        elif code == _BININT:
+            self.stack.append(_signed(number, 4))
+        elif code == _BINFLOAT:
+            self.stack.append(_DOUBLE.unpack(self.data[self.after - 8 : self.after])[0])
+        elif number > cython.cast(cython.ulonglong, end - self.after):  # a frame
+            return FRAMED
+        return 0
+
+    @cython.cfunc
+    def contents(self, code: cython.int, number: cython.ulonglong, end: cython.Py_ssize_t) -> cython.int:
+        """A step that has a size, `number`, and as many bytes."""
+        data: bytes = self.data
+        begin: cython.Py_ssize_t = self.after
+        nbytes: cython.Py_ssize_t
+        if code in (_LONG1, _LONG4):
+            if number > cython.cast(cython.ulonglong, _LONG_NBYTES):
+                return self.fail(LONG, number if code == _LONG1 else _signed(number, 4))
+        elif number > cython.cast(cython.ulonglong, end - begin):
+            return self.fail(LENGTH, number)
+        nbytes = cython.cast(cython.Py_ssize_t, number)
+        if nbytes > self.size - begin:
+            return self.fail(MORE, nbytes)
+        self.after += nbytes
+        if code in (_LONG1, _LONG4):
+            if nbytes < 8:
+                self.stack.append(_signed(little(data, begin, nbytes), nbytes))
+            else:
+                self.stack.append(int.from_bytes(data[begin : self.after], "little", signed=True))
+        elif code in (_BINBYTES, _SHORT_BINBYTES, _BINBYTES8):
+            self.stack.append(data[begin : self.after])
+        else:
+            try:
+                self.stack.append(data[begin : self.after].decode("utf-8"))
+            except UnicodeDecodeError:
+                if code not in (_BINSTRING, _SHORT_BINSTRING):  # a string of Python 2 may be bytes
+                    return UTF8
+                self.stack.append(data[begin : self.after])
+        return 0
+
+    @cython.cfunc
+    def put(self, index: cython.Py_ssize_t) -> cython.int:
+        """Stores the top of the stack in the memo, whose entries are numbered in the order of their first use."""
+        if len(self.stack) <= self.floor:
+            return NOTHING
+        if index > len(self.memo):
+            return MEMO_ORDER
+        if index == len(self.memo):
+            self.memo.append(self.stack[len(self.stack) - 1])
+        else:
+            self.memo[index] = self.stack[len(self.stack) - 1]
+        return 0
+
+    @cython.cfunc
+    def push_container(self, value: Any) -> cython.int:
+        self.containers += 1
+        if 2 * self.containers > self.after - self.begin + 64:
+            return CONTAINERS
+        self.stack.append(value)
+        return 0
+
+    @cython.cfunc
+    def collect(self, code: cython.int) -> cython.int:
+        """Makes a container, of the values above the last mark, of the last one to three, or of none."""
+        size: cython.Py_ssize_t = len(self.stack)
+        begin: cython.Py_ssize_t = size
+        items: list[Any]
+        if code >= _TUPLE1:
+            begin -= code - _TUPLE1 + 1
+            if begin < self.floor:
+                return UNDERFLOW
+        elif code not in (_EMPTY_LIST, _EMPTY_DICT):
+            if not self.marks:
+                return NO_MARK
+            begin = self.floor
+            self.floor = self.marks.pop()
+        if begin == size:
+            return self.push_container(
+                [] if code in (_EMPTY_LIST, _LIST) else self.pairs() if code in (_EMPTY_DICT, _DICT) else ()
+            )
+        items = self.stack[begin:]
+        del self.stack[begin:]
+        if code == _LIST:
+            return self.push_container(items)
+        if code != _DICT:
+            return self.push_container(tuple(items))
+        return self.push_container(self.pairs(items)) if len(items) % 2 == 0 else ODD
+
+    @cython.cfunc
+    def extend(self, code: cython.int) -> cython.int:
+        """Moves the last value, the last pair, or what is above the last mark, to the container below."""
+        begin: cython.Py_ssize_t = self.floor
+        if code in (_APPEND, _SETITEM):
+            begin = len(self.stack) - (1 if code == _APPEND else 2)
+            if begin < self.floor:
+                return UNDERFLOW
+        elif not self.marks:
+            return NO_MARK
+        else:
+            self.floor = self.marks.pop()
+        if code == _SETITEMS and (len(self.stack) - begin) % 2 != 0:
+            return ODD
+        if begin <= self.floor:
+            return NO_CONTAINER
+        target: Any = self.stack[begin - 1]
+        if type(target) is not (list if code in (_APPEND, _APPENDS) else self.pairs):
+            return NO_CONTAINER
+        target.extend(self.stack[begin:])
+        del self.stack[begin:]
+        return 0
+
+    @cython.cfunc
+    def lines(self) -> cython.int:
+        """A global, whose module and name are two lines."""
+        first: cython.Py_ssize_t = self.after
+        line: cython.Py_ssize_t
+        for _ in range(2):
+            line = self.data.find(b"\n", self.after, self.after + NAME_NBYTES + 1)
+            if line < 0:
+                return LINE
+            self.after = line + 1
+        return self.push_global(self.data[first : self.after - 1].decode("utf-8", "replace").replace("\n", "."))
+
+    @cython.cfunc
+    def named(self) -> cython.int:
+        """A global, whose module and name are on the stack."""
+        size: cython.Py_ssize_t = len(self.stack)
+        if size - 2 < self.floor:
+            return UNDERFLOW
+        module: Any = self.stack[size - 2]
+        name: Any = self.stack[size - 1]
+        if type(module) is not str or type(name) is not str:
+            return NAMES
+        del self.stack[size - 2 :]
+        return self.push_global(f"{module}.{name}")
+
+    @cython.cfunc
+    def push_global(self, name: str) -> cython.int:
+        value: Any = self.names.get(name)
+        if value is None:
+            return self.fail(GLOBAL, name)
+        self.stack.append(value)
+        return 0
+
+    @cython.cfunc
+    def charge(self, work: cython.Py_ssize_t) -> cython.int:
+        """Counts values that are looked at again: a memo lets two bytes refer to a container of any size."""
+        self.work += work
+        return 0 if self.work <= 4 * (self.after - self.begin) + 4096 else WORK
+
+    @cython.cfunc
+    def call(self) -> cython.int:
+        """Replaces a function and the tuple above it by the result of the call."""
+        size: cython.Py_ssize_t = len(self.stack)
+        work: cython.Py_ssize_t
+        if size - 2 < self.floor:
+            return UNDERFLOW
+        function: Any = self.stack[size - 2]
+        arguments: Any = self.stack[size - 1]
+        if type(arguments) is not tuple or not callable(function):
+            return CALL
+        if not arguments and function is self.names.get("collections.OrderedDict"):  # a pickler writes 4 bytes for it
+            self.stack[size - 2] = self.pairs()
+        else:
+            work = self.works.get(function, _CALL_WORK) + len(arguments)
+            if arguments and callable(arguments[0]):
+                work += self.works.get(arguments[0], 0)  # a function that it calls
+            for value in arguments:
+                kind: Any = type(value)
+                if kind is list or kind is tuple or kind is str or kind is self.pairs:
+                    work += len(value)
+            if self.charge(work) != 0:
+                return WORK
+            if function is self.names.get("torch._utils._rebuild_tensor_v2") and _is_view(arguments, self.storage):
+                held: Any = arguments[0]
+                view: Any = held, held[1], arguments[1], arguments[2], arguments[3]
+                self.stack[size - 2] = tuple.__new__(self.view, view)
+            else:
+                self.stack[size - 2] = function(arguments)
+        self.stack.pop()
+        return 0
+
+    @cython.cfunc
+    def implemented(self, code: cython.int) -> cython.int:
+        """An opcode that the caller implements, or one that is not allowed."""
+        function: Any = self.functions.get(code)
+        size: cython.Py_ssize_t = len(self.stack)
+        count: cython.Py_ssize_t = 1 if code == BINPERSID else 2
+        if function is None:
+            self.after = self.at
+            return self.fail(OPCODE, code)
+        if size - count < self.floor:
+            return UNDERFLOW
+        if self.charge(self.works.get(code, 0)) != 0:
+            return WORK
+        value: Any = function(*self.stack[size - count :])
+        del self.stack[size - count :]
+        if code == NEWOBJ:
+            return self.push_container(value)
+        self.stack.append(value)
+        return 0
+
+    @cython.cfunc
+    def stop(self) -> cython.int:
+        """The value is all that is left on the stack."""
+        if len(self.stack) <= self.floor:
+            return UNDERFLOW
+        if len(self.stack) > 1 or self.marks:
+            return LEFT
+        return self.fail(STOP, self.stack[0])
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _number_nbytes(code: cython.int) -> cython.Py_ssize_t:
+    """The bytes of the number after an opcode."""
+    if code in (_BININT1, _BINGET, _BINPUT, _LONG1, _SHORT_BINUNICODE, _SHORT_BINBYTES, _SHORT_BINSTRING):
+        return 1
+    if code in (_BINUNICODE, _LONG_BINGET, _LONG_BINPUT, _BININT, _LONG4, _BINBYTES, _BINSTRING):
+        return 4
+    if code in (_FRAME, _BINFLOAT, _BINUNICODE8, _BINBYTES8):
+        return 8
+    return 2 if code == _BININT2 else 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _has_contents(code: cython.int) -> cython.bint:
+    """Whether the number is the size of what follows."""
+    return code in (
+        _LONG1, _LONG4, _BINUNICODE, _SHORT_BINUNICODE, _BINUNICODE8, _BINBYTES, _SHORT_BINBYTES, _BINBYTES8,
+        _BINSTRING, _SHORT_BINSTRING,
+    )  # fmt: skip
 
 
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
 def _is_container(code: cython.int) -> cython.bint:
-    return code in (EMPTY_LIST, EMPTY_DICT, TUPLE, LIST, TUPLE1, TUPLE2, TUPLE3)
+    return code in (_EMPTY_LIST, _EMPTY_DICT, _TUPLE, _LIST, _DICT) or _TUPLE1 <= code <= _TUPLE3
 
 
 @cython.cfunc
-def _container(
-    code: cython.int, floor: cython.Py_ssize_t, stack: list[Any], marks: list[int], pairs: Any
-) -> cython.bint:
-    """Pushes a new container, with the items that it takes from the stack."""
-    size: cython.Py_ssize_t = len(stack)
-    begin: cython.Py_ssize_t
-    items: list[Any]
-    if code == EMPTY_LIST:
-        stack.append([])
-    elif code == EMPTY_DICT:
-        stack.append(pairs())
-    else:
-        begin = floor if code in (TUPLE, LIST) else size - (code - TUPLE1 + 1)
-        if begin < floor or (code in (TUPLE, LIST) and not marks):
-            return False
-        if begin == size:
-            stack.append([] if code == LIST else ())
-            return True
-        if begin == size - 1 and code != LIST:
-            stack[begin] = (stack[begin],)
-            return True
-        items = stack[begin:]
-        del stack[begin:]
-        if code == LIST:
-            stack.append(items)
-        else:
-            stack.append(tuple(items))
-    return True
-
-
-@cython.cfunc
-def _extend(code: cython.int, floor: cython.Py_ssize_t, stack: list[Any], marks: list[int], pairs: Any) -> cython.bint:
-    """Moves what is above the last mark to the container below it."""
-    target: Any
-    if not marks or floor <= marks[len(marks) - 1]:
-        return False
-    target = stack[floor - 1]
-    if type(target) is not (list if code == APPENDS else pairs):
-        return False
-    if code == SETITEMS and (len(stack) - floor) % 2 != 0:
-        return False
-    target.extend(stack[floor:])
-    del stack[floor:]
-    return True
-
-
-@cython.cfunc
-def _global(data: bytes, at: cython.Py_ssize_t, stack: list[Any], names: dict[str, Any]) -> cython.Py_ssize_t:
-    """Pushes the value of a global, two lines; returns where they end, or -1."""
-    line: cython.Py_ssize_t = data.find(b"\n", at, at + NAME_NBYTES + 1)
-    end: cython.Py_ssize_t = -1 if line < 0 else data.find(b"\n", line + 1, line + NAME_NBYTES + 2)
-    value: Any
-    if end < 0:
-        return -1
-    value = names.get(f"{data[at:line].decode('latin-1')}.{data[line + 1 : end].decode('latin-1')}")
-    if value is None:
-        return -1
-    stack.append(value)
-    return end + 1
-
-
-@cython.cfunc
-def _with_number(
-    data: bytes,
-    code: cython.int,
-    number: cython.Py_ssize_t,
-    after: cython.Py_ssize_t,
-    floor: cython.Py_ssize_t,
-    stack: list[Any],
-    memo: list[Any],
-) -> cython.Py_ssize_t:
-    """A step whose opcode has a number, which ends at `after`; returns where the step ends, or -1."""
-    known: cython.Py_ssize_t = len(memo)
-    if code in (BINPUT, LONG_BINPUT):
-        if len(stack) <= floor or number > known:
-            return -1
-        if number == known:
-            memo.append(stack[len(stack) - 1])
-        else:
-            memo[number] = stack[len(stack) - 1]
-    elif code in (BININT1, BININT2):
-        stack.append(number)
-    elif code in (BINGET, LONG_BINGET):
-        if number >= known:
-            return -1
-        stack.append(memo[number])
-    elif number > len(data) - after or (code == LONG1 and number > LONG_NBYTES):
-        return -1
-    elif code == LONG1:
-        stack.append(_signed(data, after, number))
-        return after + number
-    else:
-        try:
-            stack.append(data[after : after + number].decode("utf-8"))
-        except UnicodeDecodeError:
-            return -1
-        return after + number
-    return after
-
-
-@cython.cfunc
-def _signed(data: bytes, at: cython.Py_ssize_t, nbytes: cython.Py_ssize_t) -> Any:
-    """An integer in two's complement."""
-    raw: cython.p_const_uchar = data
-    value: cython.longlong
-    if nbytes > 7:
-        return int.from_bytes(data[at : at + nbytes], "little", signed=True)
-    value = little(raw, at, nbytes)
-    if nbytes > 0 and raw[at + nbytes - 1] >= 0x80:
-        value -= cython.cast(cython.longlong, 1) << (8 * nbytes)
-    return value
-
-
-@cython.cfunc
-def _step(
-    code: cython.int, floor: cython.Py_ssize_t, stack: list[Any], memo: list[Any], names: dict[str, Any], pairs: Any
-) -> cython.bint:
-    """A step of one byte that makes no container."""
-    size: cython.Py_ssize_t = len(stack)
-    if code in (NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE):
-        stack.append(None if code == NONE else () if code == EMPTY_TUPLE else code == NEWTRUE)
-    elif code == MEMOIZE:
-        if size <= floor:
-            return False
-        memo.append(stack[size - 1])
-    elif code in (APPEND, SETITEM):
-        return _set(code, floor, stack, pairs)
-    elif code == STACK_GLOBAL:
-        if size - 2 < floor or type(stack[size - 2]) is not str or type(stack[size - 1]) is not str:
-            return False
-        value: Any = names.get(f"{stack[size - 2]}.{stack[size - 1]}")
-        if value is None:
-            return False
-        del stack[size - 2 :]
-        stack.append(value)
-    else:
-        return False
-    return True
-
-
-@cython.cfunc
-def _set(code: cython.int, floor: cython.Py_ssize_t, stack: list[Any], pairs: Any) -> cython.bint:
-    """Moves a value, or a key and its value, to the container below."""
-    size: cython.Py_ssize_t = len(stack)
-    below: cython.Py_ssize_t = size - (2 if code == APPEND else 3)
-    if below < floor or type(stack[below]) is not (list if code == APPEND else pairs):
-        return False
-    stack[below].extend(stack[below + 1 :])
-    del stack[below + 1 :]
-    return True
-
-
-@cython.cfunc
-def _call(
-    floor: cython.Py_ssize_t,
-    stack: list[Any],
-    names: dict[str, Any],
-    types: tuple[Any, Any, Any],
-    works: dict[Any, int],
-    most: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Calls a function with the tuple above it on the stack, and returns the work, or -1 for more than `most`.
-
-    Also -1 if there is no such function or it fails: the caller knows how to report that.
-    """
-    size: cython.Py_ssize_t = len(stack)
-    work: cython.Py_ssize_t
-    function: Any
-    arguments: Any
-    pairs: Any = types[0]
-    if size - 2 < floor:
-        return -1
-    function = stack[size - 2]
-    arguments = stack[size - 1]
-    if type(arguments) is not tuple or not callable(function):
-        return -1
-    if not arguments and function is names.get("collections.OrderedDict"):
-        stack[size - 2] = pairs()
-        work = 0  # a pickler writes 4 bytes for it
-    else:
-        work = works.get(function, CALL_WORK) + len(arguments)
-        if arguments and callable(arguments[0]):
-            work += works.get(arguments[0], 0)  # a function that it calls
-        for value in arguments:
-            kind: Any = type(value)
-            if kind is list or kind is tuple or kind is str or kind is pairs:
-                work += len(value)
-        if work > most:
-            return -1
-        if function is names.get("torch._utils._rebuild_tensor_v2") and _is_view(arguments, types[1]):
-            held: Any = arguments[0]
-            view: Any = held, held[1], arguments[1], arguments[2], arguments[3]
-            stack[size - 2] = tuple.__new__(types[2], view)
-        else:
-            try:
-                stack[size - 2] = function(arguments)
-            except Exception:  # noqa: BLE001, the caller calls it again and reports
-                return -1
-    stack.pop()
-    return work
+@cython.inline
+@cython.exceptval(check=False)
+def _signed(number: cython.ulonglong, nbytes: cython.Py_ssize_t) -> cython.longlong:
+    """A number of up to seven bytes in two's complement."""
+    sign: cython.longlong = number >> (8 * nbytes - 1) if nbytes > 0 else 0
+    return cython.cast(cython.longlong, number) - (sign << (8 * nbytes))
 
 
 @cython.cfunc
@@ -358,17 +500,3 @@ def _are_natural(numbers: tuple[Any, ...]) -> cython.bint:
     while at < len(numbers) and type(numbers[at]) is int and 0 <= numbers[at] <= _MOST:
         at += 1
     return at == len(numbers)
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _argument_nbytes(code: cython.int) -> cython.Py_ssize_t:
-    """The bytes of the number after an opcode."""
-    if code in (BININT1, BINGET, BINPUT, LONG1, SHORT_BINUNICODE):
-        return 1
-    if code in (BINUNICODE, LONG_BINGET, LONG_BINPUT):
-        return 4
-    if code == FRAME:
-        return 8
-    return 2 if code == BININT2 else 0

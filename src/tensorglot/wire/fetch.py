@@ -58,9 +58,9 @@ class Fetched:
         """What has been read, and the position in it."""
         return self._data, self._at
 
-    def skip(self, nbytes: int) -> None:
-        """Skips bytes that have been read."""
-        self._at += nbytes
+    def move(self, at: int) -> None:
+        """Moves to a position in what has been read."""
+        self._at = at
 
     def line(self, most: int) -> bytes:
         """Reads up to the next newline, which is consumed but not returned."""

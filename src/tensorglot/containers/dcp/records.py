@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorglot.containers.torchsave.machine import Machine
 from tensorglot.containers.torchsave.names import DTYPES, NAMES, QUANTIZED, ElementType, Pairs
-from tensorglot.containers.torchsave.opcodes import OPCODES, Opcode, load
+from tensorglot.containers.torchsave.opcodes import interpret
 from tensorglot.errors import FormatError, UnsupportedError, escape
+from tensorglot.kernels.pickle_steps import BUILD, NEWOBJ
 from tensorglot.wire.fetch import Fetched
 
 __all__ = ["Record", "load_records"]
@@ -80,40 +80,33 @@ _NAMES: dict[str, Any] = {
 }
 
 
-def _new_object(machine: Machine) -> None:
-    arguments, kind = machine.pop(), machine.pop()
+def _new_object(kind: Any, arguments: Any) -> Record:
     if not isinstance(kind, RecordClass) or arguments != ():
-        raise machine.fault("NEWOBJ needs a class that is allowed and no arguments", "call")
-    machine.push_container(Record(kind))
+        raise FormatError("NEWOBJ needs a class that is allowed and no arguments", rule="pt.pickle.call")
+    return Record(kind)
 
 
-def _build(machine: Machine) -> None:
+def _build(target: Any, state: Any) -> Record:
     """Sets the state of an object: a dict of its fields, or for TensorProperties a tuple."""
-    state = machine.pop()
-    target = machine.top(Record)
+    if type(target) is not Record:
+        raise FormatError("BUILD needs an object", rule="pt.pickle.stack")
     fields = target.kind.fields
     if target.kind.name == _PROPERTIES and type(state) is tuple and len(state) == len(fields):
         target.state = dict(zip(fields, state, strict=True))
-        return
+        return target
     if type(state) is not Pairs or len(state) > 2 * len(fields):
-        raise machine.fault(f"invalid state of a {target.kind.name}", "build")
+        raise FormatError(f"invalid state of a {target.kind.name}", rule="pt.pickle.build")
     unknown = [key for key in state[::2] if type(key) is not str or key not in fields]
     if unknown:
         name = escape(unknown[0], longest=60) if type(unknown[0]) is str else type(unknown[0]).__name__
-        raise machine.fault(f"{target.kind.name} has no field {name}", "build")
+        raise FormatError(f"{target.kind.name} has no field {name}", rule="pt.pickle.build")
     target.state = dict(zip(state[::2], state[1::2], strict=True))
-
-
-_OPCODES = {
-    **{code: opcode for code, opcode in OPCODES.items() if code != 0x51},  # without BINPERSID: there are no storages
-    0x62: Opcode(_build),  # BUILD
-    0x81: Opcode(_new_object),  # NEWOBJ
-}
+    return target
 
 
 def load_records(data: Fetched) -> Record:
     """Interprets the pickle; its value must be a `Metadata`."""
-    root = load(data, _NAMES, {}, _OPCODES)
+    root = interpret(data, _NAMES, {BUILD: _build, NEWOBJ: _new_object}, {})  # no BINPERSID: there are no storages
     if data.left:
         raise FormatError("trailing bytes after the pickle", rule="dcp.pickle.trailing", offset=data.position)
     if not isinstance(root, Record) or root.kind.name != "Metadata":

@@ -1,7 +1,6 @@
 """Reading what `torch.save` writes, executing nothing: shared by the formats `pt` and `dcp`.
 
-machine     the state of a pickle interpreter: stack, marks, memo
-opcodes     the opcodes that are interpreted; all others are refused by name
+opcodes     loads a pickle; opcodes and globals that are not allowed are refused by name
 names       the globals that are allowed, and our value of each
 files       the pickle and the storages in a file
 flatten     tensors and plain values by the keys that lead to them

@@ -314,10 +314,11 @@ class _Class:
 _CLASSES = (_Class("torch.Tensor"), _Class("torch.nn.parameter.Parameter"))
 
 
-def build_state(target: Any, state: Any) -> None:
+def build_state(target: Any, state: Any) -> Pairs:
     """Ignores the state of a dict, where torch keeps module versions; refuses that of any other object."""
     if type(target) is not Pairs:
         raise UnsupportedError("objects with state are not supported", rule="pt.pickle.build")
+    return target
 
 
 _FUNCTIONS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
