@@ -15,7 +15,7 @@ import pytest
 import tensorglot as tg
 from peers import needs
 from tensorglot.containers.onnx.messages import DTYPES
-from tensorglot.wire.protobuf import decode_varints
+from tensorglot.containers.onnx.varints import decode_varints
 
 NAMED = {code: name for code, name in DTYPES.items() if name}
 

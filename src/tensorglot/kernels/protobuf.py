@@ -1,7 +1,8 @@
-"""The wire format of Protocol Buffers: the fields of a message, and the tensors of an ONNX graph as columns.
+"""Reads the messages of a Protocol Buffers file: fields without a schema, and the tensors of an ONNX graph as columns.
 
-Both scans stop before a field whose head is not all there and before any that breaks a rule, and
-leave that to the caller, who has the messages. So do tensors that have anything unusual.
+Heads are read, and contents that are wanted: names, dimensions, keys and their values. All
+others are skipped, so scanning a model of many gigabytes reads little. Every byte that is
+read counts against a limit. Groups, which are deprecated, are refused.
 """
 
 from __future__ import annotations
@@ -17,503 +18,475 @@ if cython.compiled:
 else:
     from tensorglot.kernels.primitives import exceeds, little
 
+# Faults. The caller has the message of each.
+LIMIT = 1
+TRUNCATED = 2
+SPAN = 3
+VARINT = 4
+WIRE = 5
+NUMBER = 6
+KIND = 7
+UTF8 = 8
+PACKED = 9
+TWICE = 10
+PROPERTY_TWICE = 11
+ENTRY_TWICE = 12
+TENSORS = 13
+RANK = 14
+NEGATIVE = 15
+COUNT = 16
+SEGMENT = 17
+PIECES = 18
+UNPACKED = 19
+BOTH = 20
+LOCATION = 21
+INLINE = 22
+PART_TWICE = 23
+PARTS = 24
+SPARSE_COUNT = 25
+
 _VARINT = cython.declare(cython.int, 0)
 _FIXED64 = cython.declare(cython.int, 1)
 _BYTES = cython.declare(cython.int, 2)
 _FIXED32 = cython.declare(cython.int, 5)
 _MASK = cython.declare(cython.ulonglong, 0xFFFF_FFFF_FFFF_FFFF)
-_TENSOR = cython.declare(cython.ulonglong, 5)
-_SPARSE_TENSOR = cython.declare(cython.ulonglong, 15)
-_COUNT_END = cython.declare(cython.ulonglong, 1 << 60)
-_TOGETHER = cython.declare(cython.Py_ssize_t, 1024)
-"""Fields that are found at a time, so that a caller who stops early has not waited for all."""
+_MOST = cython.declare(cython.longlong, 0x7FFF_FFFF_FFFF_FFFF)
+_MOST_ELEMENTS = cython.declare(cython.longlong, (1 << 60) - 1)
+_WINDOW_NBYTES = cython.declare(cython.Py_ssize_t, 1 << 16)
 
 
 @cython.final
 @cython.cclass
-class _Head:
-    """The head of a field: its key, its number (of a varint, or the length of its contents), and what follows.
+class Reader:
+    """A window of a file, the head of a field that was read last, and the first fault.
 
-    The number begins at `number`; the contents, which a varint does not have, begin at `first` and end at `end`.
+    Invariant: a byte is read only before the end of its message, which is at most the end of
+    the file. After a fault nothing is read: a method returns False, None or -1.
     """
 
-    key: cython.ulonglong
+    read: Any
+    size: cython.Py_ssize_t
+    left: cython.Py_ssize_t
+    window: bytes
+    raw: cython.p_const_uchar
+    begin: cython.Py_ssize_t
+    reach: cython.Py_ssize_t
+    """Where the window begins and ends in the file."""
+    number: cython.ulonglong
+    kind: cython.int
     value: cython.ulonglong
-    number: cython.Py_ssize_t
+    """The number of a varint."""
     first: cython.Py_ssize_t
     end: cython.Py_ssize_t
+    """The contents of the field."""
+    data: cython.ulonglong
+    values: cython.Py_ssize_t
+    values_end: cython.Py_ssize_t
+    """The number of the field that has the values of the current tensor, 0 for none, and their span."""
+    fault: cython.int
+    place: cython.Py_ssize_t
+    detail: Any
+
+    def __init__(self, read: Any, size: cython.Py_ssize_t, left: cython.Py_ssize_t) -> None:
+        """`read(offset, nbytes)` returns bytes of the file, of which at most `left` are read."""
+        self.read, self.size, self.left = read, size, left
+        self.begin = self.reach = 0
+        self.fault = self.place = 0
+        self.detail = ()
+
+    def failure(self) -> tuple[int, int, tuple[Any, ...]]:
+        """The fault, 0 if there is none, its position, and what its message says."""
+        return self.fault, self.place, self.detail
 
     @cython.cfunc
-    def read(
-        self, raw: cython.p_const_uchar, at: cython.Py_ssize_t, limit: cython.Py_ssize_t, size: cython.Py_ssize_t
-    ) -> cython.bint:
-        """Reads the head at `at`; False if not all of it is below `limit` and `size`, or it breaks a rule."""
-        self.number = _end(raw, at, limit, size)
-        if self.number < 0:
+    def fail(self, fault: cython.int, place: cython.Py_ssize_t, detail: tuple[Any, ...] = ()) -> cython.bint:
+        self.fault, self.place, self.detail = fault, place, detail
+        return False
+
+    @cython.cfunc
+    def beyond(self, needed: Any, end: cython.Py_ssize_t, place: cython.Py_ssize_t) -> cython.bint:
+        """The fault of a field that needs bytes behind the end of its message."""
+        return self.fail(TRUNCATED if end >= self.size else SPAN, place, (needed, self.size))
+
+    @cython.cfunc
+    def charge(self, nbytes: cython.Py_ssize_t, place: cython.Py_ssize_t) -> cython.bint:
+        self.left -= nbytes
+        return True if self.left >= 0 else self.fail(LIMIT, place)
+
+    @cython.cfunc
+    def varint(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.Py_ssize_t:
+        """Reads a varint into `value`; returns where it ends, or -1."""
+        first: cython.Py_ssize_t = at
+        value: cython.ulonglong = 0
+        shift: cython.int = 0
+        byte: cython.ulonglong
+        # Invariant: `value` has the lowest `shift` bits of the number, which the bytes before `at` have.
+        while at < end:
+            if not self.begin <= at < self.reach:
+                self.window = self.read(at, min(_WINDOW_NBYTES, self.size - at))
+                self.raw = self.window
+                self.begin, self.reach = at, at + len(self.window)
+                if at == self.reach:
+                    break
+            byte = self.raw[at - self.begin]
+            at += 1
+            value |= ((byte & 0x7F) << shift) & _MASK
+            if byte < 0x80:
+                self.value = value
+                return at if self.charge(at - first, first) else -1
+            shift += 7
+            if shift == 70:
+                self.fail(VARINT, first)
+                return -1
+        self.beyond(at + 1, end, first)
+        return -1
+
+    @cython.cfunc
+    def head(self, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.bint:
+        """Reads the head of the field at a position of the message that ends at `end`."""
+        nbytes: cython.ulonglong = 0
+        room: cython.ulonglong
+        self.first = self.varint(at, end)
+        if self.first < 0:
             return False
-        self.key = _value(raw, at, self.number)
-        self.first = self.number
-        if self.key & 7 == _VARINT or self.key & 7 == _BYTES:
-            self.first = _end(raw, self.number, limit, size)
+        self.number = self.value >> 3
+        self.kind = cython.cast(cython.int, self.value & 7)
+        self.value = 0
+        self.end = self.first
+        if self.kind == _VARINT:
+            self.end = self.varint(self.first, end)
+            if self.end < 0:
+                return False
+        elif self.kind == _BYTES:
+            self.first = self.varint(self.first, end)
             if self.first < 0:
                 return False
-        self.value = _value(raw, self.number, self.first)
-        self.end = _contents_end(self.key, self.value, self.first, limit)
-        return self.end >= 0
+            nbytes, self.value = self.value, 0
+        elif self.kind == _FIXED64:
+            nbytes = 8
+        elif self.kind == _FIXED32:
+            nbytes = 4
+        else:
+            return self.fail(WIRE, at, (self.kind,))
+        if self.number == 0:
+            return self.fail(NUMBER, at)
+        if self.kind != _VARINT:
+            room = end - self.first
+            if nbytes > room:
+                needed: Any = nbytes
+                return self.beyond(self.first + needed, end, at)
+            self.end = self.first + cython.cast(cython.Py_ssize_t, nbytes)
+        return True
 
     @cython.cfunc
-    @cython.inline
-    def nbytes(self, taken: cython.bint) -> cython.Py_ssize_t:
-        """The bytes of the contents, -1 if they were not taken."""
-        return self.end - self.first if taken else -1
-
-
-def scan_fields(
-    data: bytes,
-    base: cython.Py_ssize_t,
-    at: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    left: cython.Py_ssize_t,
-    wanted: cython.ulonglong,
-    pair: cython.ulonglong,
-    make: Any,
-    found: list[Any],
-    pairs: dict[str, str],
-) -> tuple[int, int]:
-    """Scans fields from `at` up to `end`; returns where it stopped, and how many of `left` bytes may still be read.
-
-    `data` are the bytes of the file from `base` on. Fields whose numbers are bits of `wanted`
-    are appended to `found`, as tuples of the type `make`: number, kind, value of a varint, begin
-    and end. A field of the number `pair` that is a key and its value is added to `pairs` instead,
-    unless the key is there.
-    """
-    raw: cython.p_const_uchar = data
-    size: cython.Py_ssize_t = len(data)
-    position: cython.Py_ssize_t = at - base
-    limit: cython.Py_ssize_t = end - base
-    head: _Head = _Head()
-    spent: cython.Py_ssize_t
-    whole: cython.bint
-    one: Any
-    # Invariant: `found` has the fields before `position`; a byte is read only below `size`.
-    while position < limit and position < size and head.read(raw, position, limit, size):
-        spent = head.first - position
-        if spent > left:
-            break
-        whole = head.end <= size and head.end - position <= left
-        if whole and head.key == (pair << 3 | _BYTES) and _add_pair(data, head.first, head.end, pairs):
-            left -= head.end - position
-            position = head.end
-            continue
-        if head.key >> 3 < 64 and wanted >> (head.key >> 3) & 1:
-            if len(found) == _TOGETHER:
-                break
-            if head.key & 7 == _VARINT:
-                one = head.key >> 3, head.key & 7, head.value, base + head.number, base + head.first
-            else:
-                one = head.key >> 3, head.key & 7, 0, base + head.first, base + head.end
-            found.append(tuple.__new__(make, one))
-        left -= spent
-        position = head.end
-    return base + position, left
-
-
-def scan_tensors(
-    data: bytes,
-    base: cython.Py_ssize_t,
-    at: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    left: cython.Py_ssize_t,
-    most: cython.Py_ssize_t,
-    max_rank: cython.Py_ssize_t,
-    columns: Any,
-    external: dict[int, dict[str, str]],
-    sparse: tuple[Any, ...],
-) -> tuple[int, int]:
-    """Scans fields from `at` up to `end`; returns where it stopped, and how many of `left` bytes may still be read.
-
-    `data` are the bytes of the file from `base` on. Tensors are added to the columns until
-    there are `most`: where the message begins, its name, type, rank and number of elements,
-    the field of its values (0 for none), their begin and their end; and to the last column
-    all dimensions. `external` has where the values are of a tensor that says that they are
-    elsewhere, by its position. `sparse` has columns and `external` of the values of sparse
-    tensors, the same of their indices, and columns of their own: where the message begins, rank,
-    number of elements, dimensions, and the largest index as an unsigned number, -1 if there is
-    none, None if that is not known here.
-    """
-    raw: cython.p_const_uchar = data
-    size: cython.Py_ssize_t = len(data)
-    position: cython.Py_ssize_t = at - base
-    limit: cython.Py_ssize_t = end - base
-    head: _Head = _Head()
-    spent: cython.Py_ssize_t
-    inside: cython.Py_ssize_t
-    # Invariant: fields before `position` are done, and columns have their tensors; a byte is read only below `size`.
-    while position < limit and position < size and head.read(raw, position, limit, size):
-        spent = head.first - position
-        if spent > left:
-            break
-        if head.key >> 3 == _TENSOR or head.key >> 3 == _SPARSE_TENSOR:
-            if head.key & 7 != _BYTES or len(columns[0]) + len(sparse[4]) >= most:
-                break
-            if head.key >> 3 == _TENSOR:
-                inside = _add_tensor(data, base, head.first, head.end, left - spent, max_rank, columns, external)
-            else:
-                inside = _add_sparse(data, base, head.first, head.end, left - spent, max_rank, sparse)
-            if inside < 0:
-                break
-            spent += inside
-        left -= spent
-        position = head.end
-    return base + position, left
-
-
-@cython.final
-@cython.cclass
-class _Tensor:
-    """The fields of a tensor's message that were read so far."""
-
-    name: str
-    type: cython.ulonglong
-    elsewhere: cython.bint
-    """Whether data_location says that the values are in another file."""
-    entries: dict[str, str]
-    """external_data"""
-    sizes: list[Any]
-    field: cython.ulonglong
-    """The number of the field that has the values, 0 for none; they are between `first` and `end`."""
-    first: cython.Py_ssize_t
-    end: cython.Py_ssize_t
-    seen: cython.ulonglong
-    """A bit for the number of each field that may not be repeated."""
-
-    def __init__(self, none: cython.Py_ssize_t) -> None:
-        self.name, self.type, self.elsewhere, self.entries, self.sizes = "", 0, False, {}, []
-        self.field, self.first, self.end, self.seen = 0, none, none, 0
+    def require(self, kind: cython.int) -> cython.bint:
+        """Whether the field is of this kind."""
+        return True if self.kind == kind else self.fail(KIND, self.first, (self.number, self.kind, kind))
 
     @cython.cfunc
-    def take(self, data: bytes, head: _Head, size: cython.Py_ssize_t, max_rank: cython.Py_ssize_t) -> cython.Py_ssize_t:
-        """Takes a field; returns how many bytes of its contents were read, -1 if it is unusual or not all there."""
-        key: cython.ulonglong = head.key
-        number: cython.ulonglong = key >> 3
-        if number == 1:  # dims
-            return _take_sizes(data, head, size, max_rank, self.sizes)
-        if key == (13 << 3 | _BYTES):  # external_data
-            return head.nbytes(head.end <= size and _add_pair(data, head.first, head.end, self.entries))
-        if key == (6 << 3 | _BYTES) and self.field == 6:  # string_data: each text is a field
-            self.end = head.end
-            return 0
-        if number > 14 or number == 12:  # no field of a tensor, or doc_string
-            return 0
-        if self.seen >> number & 1:
-            return -1
-        self.seen |= cython.cast(cython.ulonglong, 1) << number
-        if key == (8 << 3 | _BYTES):  # name
-            if head.end > size:
-                return -1
-            try:
-                self.name = data[head.first : head.end].decode("utf-8")
-            except UnicodeDecodeError:
-                return -1
-            return head.end - head.first
-        if key == 2 << 3:  # data_type
-            self.type = head.value
-        elif key == 14 << 3 and head.value <= 1:  # data_location
-            self.elsewhere = head.value == 1
-        elif self.field == 0 and (_is_data(key) or key == (6 << 3 | _BYTES)):
-            self.field, self.first, self.end = number, head.first, head.end
-        else:
-            return -1
-        return 0
+    def contents(self) -> Any:
+        """The contents of the field."""
+        nbytes: cython.Py_ssize_t = self.end - self.first
+        if not self.charge(nbytes, self.first):
+            return None
+        if self.begin <= self.first and self.end <= self.reach:
+            return self.window[self.first - self.begin : self.end - self.begin]
+        return bytes(self.read(self.first, nbytes))
 
+    def text(self) -> Any:
+        """The contents of the field that was read last, as text; None after a fault."""
+        return self.decoded()
 
-@cython.cfunc
-def _add_tensor(
-    data: bytes,
-    base: cython.Py_ssize_t,
-    begin: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    left: cython.Py_ssize_t,
-    max_rank: cython.Py_ssize_t,
-    columns: Any,
-    external: dict[int, dict[str, str]],
-) -> cython.Py_ssize_t:
-    """Adds the tensor of a message to the columns; returns how many of `left` bytes were read.
+    @cython.cfunc
+    def decoded(self) -> Any:
+        raw: Any = self.contents()
+        try:
+            return None if raw is None else raw.decode("utf-8")
+        except UnicodeDecodeError:
+            self.fail(UTF8, self.first)
+            return None
 
-    -1, and nothing is added, for a message that has anything unusual, or needs more bytes.
-    """
-    raw: cython.p_const_uchar = data
-    size: cython.Py_ssize_t = len(data)
-    position: cython.Py_ssize_t = begin
-    spent: cython.Py_ssize_t = 0
-    inside: cython.Py_ssize_t
-    whole: cython.ulonglong
-    head: _Head = _Head()
-    tensor: _Tensor = _Tensor(-base)
-    # Invariant: `tensor` has the fields of the message before `position`.
-    while position < end:
-        if not head.read(raw, position, end, size):
-            return -1
-        inside = tensor.take(data, head, size, max_rank)
-        if inside < 0:
-            return -1
-        spent += head.first - position + inside
-        position = head.end
-    whole = _product(tensor.sizes)
-    if spent > left or whole == 0 or (tensor.elsewhere and tensor.field != 0):
-        return -1
-    if tensor.elsewhere:
-        external[len(columns[0])] = tensor.entries
-    begins, names, types, ranks, counts, fields, firsts, ends, dims = columns
-    begins.append(base + begin)
-    names.append(tensor.name)
-    types.append(tensor.type)
-    ranks.append(len(tensor.sizes))
-    counts.append(0 if 0 in tensor.sizes else whole)
-    fields.append(tensor.field)
-    firsts.append(base + tensor.first)
-    ends.append(base + tensor.end)
-    dims.extend(tensor.sizes)
-    return spent
+    def next(
+        self,
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        wanted: cython.ulonglong,
+        pair: cython.ulonglong = 0,
+        pairs: dict[str, str] | None = None,
+    ) -> tuple[int, int, int, int, int] | None:
+        """The first field from `at` up to `end` whose number is a bit of `wanted`: number, kind, value, begin, end.
 
-
-@cython.cfunc
-def _add_sparse(
-    data: bytes,
-    base: cython.Py_ssize_t,
-    begin: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    left: cython.Py_ssize_t,
-    max_rank: cython.Py_ssize_t,
-    sparse: tuple[Any, ...],
-) -> cython.Py_ssize_t:
-    """The same for a sparse tensor: its values, its indices, its dimensions."""
-    raw: cython.p_const_uchar = data
-    size: cython.Py_ssize_t = len(data)
-    position: cython.Py_ssize_t = begin
-    spent: cython.Py_ssize_t = 0
-    inside: cython.Py_ssize_t
-    whole: cython.ulonglong
-    head: _Head = _Head()
-    # The messages of values and indices; -1 as long as there is none.
-    values: cython.Py_ssize_t = -1
-    values_end: cython.Py_ssize_t = -1
-    indices: cython.Py_ssize_t = -1
-    indices_end: cython.Py_ssize_t = -1
-    sizes: list[Any] = []
-    # Invariant: the fields of the message before `position` are in the variables above.
-    while position < end:
-        if not head.read(raw, position, end, size):
-            return -1
-        spent += head.first - position
-        if head.key == (1 << 3 | _BYTES) and values < 0:
-            values = head.first
-            values_end = head.end
-        elif head.key == (2 << 3 | _BYTES) and indices < 0:
-            indices = head.first
-            indices_end = head.end
-        elif head.key >> 3 == 3:  # dims
-            inside = _take_sizes(raw, head, size, max_rank, sizes)
-            if inside < 0:
-                return -1
-            spent += inside
-        elif head.key >> 3 <= 3:
-            return -1
-        position = head.end
-    whole = _product(sizes)
-    if values < 0 or indices < 0 or whole == 0:
-        return -1
-    value_columns, value_external, index_columns, index_external, begins, ranks, counts, dims, largest = sparse
-    inside = _add_tensor(data, base, values, values_end, left - spent, max_rank, value_columns, value_external)
-    if inside < 0:
-        return -1
-    spent += inside
-    inside = _add_tensor(data, base, indices, indices_end, left - spent, max_rank, index_columns, index_external)
-    if inside < 0:
-        _drop_last(value_columns, value_external)
-        return -1
-    begins.append(base + begin)
-    ranks.append(len(sizes))
-    counts.append(0 if 0 in sizes else whole)
-    dims.extend(sizes)
-    last: cython.Py_ssize_t = len(index_columns[5]) - 1
-    if last in index_external:
-        largest.append(None)
-    else:
-        largest.append(
-            _largest(data, index_columns[5][last], index_columns[6][last] - base, index_columns[7][last] - base)
-        )
-    return spent + inside
-
-
-@cython.cfunc
-def _drop_last(columns: Any, external: dict[int, dict[str, str]]) -> cython.void:
-    """Removes the tensor that was added last."""
-    begins, names, types, ranks, counts, fields, firsts, ends, dims = columns
-    del dims[len(dims) - ranks[len(ranks) - 1] :]
-    for column in (begins, names, types, ranks, counts, fields, firsts, ends):
-        column.pop()
-    external.pop(len(begins), None)
-
-
-@cython.cfunc
-def _largest(data: bytes, field: cython.int, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> Any:
-    """The largest number of 64 bits, unsigned; -1 if there is none, None if it is not known."""
-    raw: cython.p_const_uchar = data
-    size: cython.Py_ssize_t = len(data)
-    after: cython.Py_ssize_t
-    value: cython.ulonglong
-    most: cython.ulonglong = 0
-    if end == begin:
-        return -1
-    if end > size or (field != 7 and field != 9) or (field == 9 and (end - begin) % 8 != 0):
-        return None
-    while begin < end:
-        if field == 9:
-            after = begin + 8
-            value = little(raw, begin, 8)
-        else:
-            after = _end(raw, begin, end, size)
-            if after < 0:
+        None if there is none, and after a fault. Fields before it of the number `pair`, which
+        are a key and its value, are added to `pairs`.
+        """
+        while at < end:
+            if not self.head(at, end):
                 return None
-            value = _value(raw, begin, after)
-        most = max(most, value)
-        begin = after
-    return most
+            at = self.end
+            if self.number == pair:
+                if not self.pair(pairs, PROPERTY_TWICE):
+                    return None
+            elif self.number < 64 and wanted >> self.number & 1:
+                return self.number, self.kind, self.value, self.first, self.end
+        return None
 
-
-@cython.cfunc
-def _add_pair(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t, pairs: dict[str, str]) -> cython.bint:
-    """Adds the texts of the fields 1 and 2 of a message, key and value, "" for one that it lacks.
-
-    False, and nothing is added, if the key is there or the message breaks a rule. `end` is at most the size of `data`.
-    """
-    raw: cython.p_const_uchar = data
-    position: cython.Py_ssize_t = begin
-    head: _Head = _Head()
-    number: cython.ulonglong
-    text: Any = None
-    value: Any = None
-    # Invariant: the fields before `position` are done; a byte is read only below `end`.
-    while position < end:
-        if not head.read(raw, position, end, end):
+    @cython.cfunc
+    def pair(self, pairs: Any, twice: cython.int) -> cython.bint:
+        """Adds the texts of the fields 1 and 2 of the field, a message: key and value, "" for one that it lacks."""
+        begin: cython.Py_ssize_t = self.first
+        end: cython.Py_ssize_t = self.end
+        at: cython.Py_ssize_t = begin
+        texts: list[Any] = [None, None]
+        if not self.require(_BYTES):
             return False
-        number = head.key >> 3
-        if number == 1 or number == 2:
-            if head.key & 7 != _BYTES or (text if number == 1 else value) is not None:
+        while at < end:
+            if not self.head(at, end):
                 return False
-            try:
-                if number == 1:
-                    text = data[head.first : head.end].decode("utf-8")
+            at = self.end
+            if self.number > 2:
+                continue
+            if texts[self.number - 1] is not None:
+                return self.fail(TWICE, self.first, (self.number,))
+            if not self.require(_BYTES):
+                return False
+            texts[self.number - 1] = self.decoded()
+            if self.fault != 0:
+                return False
+        key: Any = texts[0] or ""
+        if key in pairs:
+            return self.fail(twice, begin)
+        pairs[key] = texts[1] or ""
+        return True
+
+    def tensors(
+        self,
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        most: cython.Py_ssize_t,
+        max_rank: cython.Py_ssize_t,
+        columns: Any,
+        external: dict[int, dict[str, str]],
+        sparse: tuple[Any, ...],
+    ) -> None:
+        """Adds the tensors of a graph to the columns, up to a fault.
+
+        The columns have where the message begins, name, type, rank and number of elements, the
+        field of the values (0 for none), their begin and their end; and in the last one all
+        dimensions. `external` has where the values are of a tensor that says that they are
+        elsewhere, by its position. `sparse` has columns and `external` of the values of sparse
+        tensors, the same of their indices, and columns of their own: where the message begins,
+        rank, number of elements, dimensions, and the largest index as an unsigned number, -1 if
+        there is none, None if that is not known here.
+        """
+        while at < end and self.head(at, end):
+            at = self.end
+            if self.number != 5 and self.number != 15:
+                continue
+            if not self.require(_BYTES):
+                return
+            if len(columns[0]) + len(sparse[4]) >= most:
+                self.fail(TENSORS, self.first)
+            elif self.number == 5:
+                self.tensor(max_rank, columns, external)
+            else:
+                self.sparse(max_rank, sparse)
+            if self.fault != 0:
+                return
+
+    @cython.cfunc
+    def tensor(self, max_rank: cython.Py_ssize_t, columns: Any, external: dict[int, dict[str, str]]) -> cython.bint:
+        """Adds the tensor that is the contents of the field."""
+        begin: cython.Py_ssize_t = self.first
+        at: cython.Py_ssize_t = begin
+        end: cython.Py_ssize_t = self.end
+        name: Any = ""
+        type: cython.ulonglong = 0
+        location: cython.ulonglong = 0
+        seen: cython.ulonglong = 0
+        count: cython.longlong
+        entries: dict[str, str] = {}
+        sizes: list[Any] = []
+        self.data = self.values = self.values_end = 0
+        # Invariant: the fields before `at` are in the variables above, and those with values in `data`.
+        while at < end:
+            if not self.head(at, end):
+                return False
+            at = self.end
+            if self.number == 1:
+                self.dims(sizes, max_rank)
+            elif self.number == 13:
+                self.pair(entries, ENTRY_TWICE)
+            elif self.number == 2 or self.number == 8 or self.number == 14:
+                if seen >> self.number & 1:
+                    return self.fail(TWICE, self.first, (self.number,))
+                seen |= cython.cast(cython.ulonglong, 1) << self.number
+                if not self.require(_BYTES if self.number == 8 else _VARINT):
+                    return False
+                if self.number == 2:
+                    type = self.value
+                elif self.number == 14:
+                    location = self.value
                 else:
-                    value = data[head.first : head.end].decode("utf-8")
-            except UnicodeDecodeError:
+                    name = self.decoded()
+            elif self.number == 3:
+                return self.fail(SEGMENT, self.first)
+            elif 4 <= self.number <= 11:
+                self.take_values()
+            if self.fault != 0:
                 return False
-        position = head.end
-    text = "" if text is None else text
-    if text in pairs:
-        return False
-    pairs[text] = "" if value is None else value
-    return True
+        if location > 1:
+            return self.fail(LOCATION, begin, (location,))
+        if location == 1 and self.data != 0:
+            return self.fail(INLINE, begin)
+        count = _count(sizes, _MOST_ELEMENTS)
+        if count < 0:
+            return self.fail(COUNT, begin)
+        begins, names, types, ranks, counts, fields, firsts, ends, dims = columns
+        if location == 1:
+            external[len(begins)] = entries
+        begins.append(begin)
+        names.append(name)
+        types.append(type)
+        ranks.append(len(sizes))
+        counts.append(count)
+        fields.append(self.data)
+        firsts.append(self.values)
+        ends.append(self.values_end)
+        dims.extend(sizes)
+        return True
+
+    @cython.cfunc
+    def dims(self, sizes: list[Any], most: cython.Py_ssize_t) -> cython.bint:
+        """Appends the numbers of a field of dimensions, one varint or several packed; at most `most` in all."""
+        found: list[Any] = [self.value]
+        value: cython.ulonglong
+        if self.kind != _VARINT:
+            if not self.require(_BYTES):
+                return False
+            if len(sizes) + (self.end - self.first) // 10 > most:
+                return self.fail(RANK, self.first)
+            raw: Any = self.contents()
+            found = _unpacked(raw or b"")
+            if raw is None or found is None:
+                return False if raw is None else self.fail(PACKED, self.first)
+        if len(sizes) + len(found) > most:
+            return self.fail(RANK, self.first)
+        for item in found:
+            value = item
+            if value > cython.cast(cython.ulonglong, _MOST):
+                return self.fail(NEGATIVE, self.first)
+        sizes += found
+        return True
+
+    @cython.cfunc
+    def take_values(self) -> cython.bint:
+        """Takes a field that has the values of a tensor. Texts are a field each; other values are in one, packed."""
+        if self.number == 6:
+            if not self.require(_BYTES):
+                return False
+        elif self.data == self.number:
+            return self.fail(PIECES, self.first, (self.number,))
+        elif self.kind != _BYTES:
+            return self.fail(UNPACKED, self.first, (self.number,))
+        if self.data != 0 and self.data != self.number:
+            return self.fail(BOTH, self.first, (self.data, self.number))
+        if self.data == 0:
+            self.data, self.values = self.number, self.first
+        self.values_end = self.end
+        return True
+
+    @cython.cfunc
+    def sparse(self, max_rank: cython.Py_ssize_t, columns: tuple[Any, ...]) -> cython.bint:
+        """Adds the sparse tensor that is the contents of the field: its values, its indices, its dimensions."""
+        begin: cython.Py_ssize_t = self.first
+        at: cython.Py_ssize_t = begin
+        end: cython.Py_ssize_t = self.end
+        seen: cython.int = 0
+        count: cython.longlong
+        sizes: list[Any] = []
+        values, values_external, indices, indices_external, begins, ranks, counts, dims, largest = columns
+        # Invariant: `seen` has bit 1 if the values are in their columns, and bit 2 if the indices are.
+        while at < end:
+            if not self.head(at, end):
+                return False
+            at = self.end
+            if self.number == 3:
+                self.dims(sizes, max_rank)
+            elif self.number < 3:
+                if not self.require(_BYTES):
+                    return False
+                if seen >> self.number & 1:
+                    return self.fail(PART_TWICE, self.first)
+                seen |= 1 << self.number
+                if self.number == 1:
+                    self.tensor(max_rank, values, values_external)
+                elif self.tensor(max_rank, indices, indices_external):
+                    largest.append(None if len(indices[0]) - 1 in indices_external else self.largest())
+            if self.fault != 0:
+                return False
+        if seen != 6:
+            return self.fail(PARTS, begin)
+        count = _count(sizes, _MOST)
+        if count < 0:
+            return self.fail(SPARSE_COUNT, begin)
+        begins.append(begin)
+        ranks.append(len(sizes))
+        counts.append(count)
+        dims.extend(sizes)
+        return True
+
+    @cython.cfunc
+    def largest(self) -> Any:
+        """The largest of the values of the current tensor, unsigned numbers of 64 bits, if they are in the window."""
+        at: cython.Py_ssize_t = self.values - self.begin
+        end: cython.Py_ssize_t = self.values_end - self.begin
+        most: cython.ulonglong = 0
+        if self.values == self.values_end:
+            return -1
+        if at < 0 or self.values_end > self.reach:
+            return None
+        if self.data == 7:
+            found: Any = _unpacked(self.window[at:end])
+            return None if found is None else max(found)
+        if self.data != 9 or (end - at) % 8 != 0:
+            return None
+        while at < end:
+            most = max(most, little(self.raw, at, 8))
+            at += 8
+        return most
 
 
 @cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _end(
-    raw: cython.p_const_uchar, at: cython.Py_ssize_t, limit: cython.Py_ssize_t, size: cython.Py_ssize_t
-) -> cython.Py_ssize_t:
-    """Where a varint ends; -1 if it has more than ten bytes or not all of them are there."""
-    after: cython.Py_ssize_t = at
-    while after < limit and after < size and after - at < 10:
-        if raw[after] < 0x80:
-            return after + 1
-        after += 1
-    return -1
+def _unpacked(data: bytes) -> Any:
+    """The numbers of consecutive varints; None if the last one is cut or one has more than ten bytes."""
+    raw: cython.p_const_uchar = data
+    at: cython.Py_ssize_t
+    value: cython.ulonglong = 0
+    shift: cython.int = 0
+    byte: cython.ulonglong
+    found: list[Any] = []
+    for at in range(len(data)):
+        byte = raw[at]
+        value |= ((byte & 0x7F) << shift) & _MASK
+        shift += 7
+        if byte < 0x80:
+            found.append(value)
+            value = 0
+            shift = 0
+        elif shift == 70:
+            return None
+    return found if shift == 0 else None
 
 
 @cython.cfunc
-def _take_sizes(
-    raw: cython.p_const_uchar, head: _Head, size: cython.Py_ssize_t, most: cython.Py_ssize_t, sizes: list[Any]
-) -> cython.Py_ssize_t:
-    """Takes a field of dimensions, one varint or several packed; returns as `_Tensor.take`."""
-    if head.key & 7 == _VARINT:
-        return 0 if _add_sizes(raw, head.number, head.first, size, most, sizes) else -1
-    return head.nbytes(head.key & 7 == _BYTES and _add_sizes(raw, head.first, head.end, size, most, sizes))
-
-
-@cython.cfunc
-def _add_sizes(
-    raw: cython.p_const_uchar,
-    at: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    size: cython.Py_ssize_t,
-    most: cython.Py_ssize_t,
-    sizes: list[Any],
-) -> cython.bint:
-    """Appends the varints up to `end`; False if they are not all there, or there are more than `most` in all."""
-    after: cython.Py_ssize_t
-    while at < end:
-        after = _end(raw, at, end, size)
-        if after < 0 or len(sizes) >= most:
-            return False
-        sizes.append(_value(raw, at, after))
-        at = after
-    return True
-
-
-@cython.cfunc
-def _product(sizes: list[Any]) -> cython.ulonglong:
-    """The product of all sizes but the zeros; 0 where that is 2**60 or more."""
-    count: cython.ulonglong = 1
-    value: cython.ulonglong
+def _count(sizes: list[Any], most: cython.longlong) -> cython.longlong:
+    """The product of sizes; -1 if without the zeros it is more than `most`."""
+    count: cython.longlong = 1
+    value: cython.longlong
     for item in sizes:
         value = item
         if value > 0:
-            if value >= _COUNT_END or exceeds(count, value, _COUNT_END - 1):
-                return 0
+            if exceeds(count, value, most):
+                return -1
             count *= value
-    return count
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _value(raw: cython.p_const_uchar, at: cython.Py_ssize_t, after: cython.Py_ssize_t) -> cython.ulonglong:
-    """The number of a varint that ends at `after`."""
-    value: cython.ulonglong = 0
-    while after > at:
-        after -= 1
-        value = (value << 7 | (raw[after] & 0x7F)) & _MASK
-    return value
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _contents_end(
-    key: cython.ulonglong, value: cython.ulonglong, first: cython.Py_ssize_t, limit: cython.Py_ssize_t
-) -> cython.Py_ssize_t:
-    """Where a field ends whose contents begin at `first`; -1 if it breaks a rule of the wire format."""
-    kind: cython.ulonglong = key & 7
-    room: cython.ulonglong = limit - first
-    if key >> 3 == 0:
-        return -1
-    if kind == _VARINT:
-        return first
-    if kind == _BYTES:
-        return first + cython.cast(cython.Py_ssize_t, value) if value <= room else -1
-    if kind == _FIXED64:
-        return first + 8 if room >= 8 else -1
-    return first + 4 if kind == _FIXED32 and room >= 4 else -1
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _is_data(key: cython.ulonglong) -> cython.bint:
-    """Whether a field has the values of a tensor, packed: float, int32, int64, raw, double, uint64."""
-    number: cython.ulonglong = key >> 3
-    if key & 7 != _BYTES:
-        return False
-    return number == 4 or number == 5 or number == 7 or number == 9 or number == 10 or number == 11
+    return 0 if 0 in sizes else count

@@ -13,7 +13,6 @@ seektable       the table of frames of seekable zstd
 gzipped         gzip with a bound on the decompressed size
 inflate         deflate streams, decoded sequentially to a declared size
 ziparchive      the directory and the members of a ZIP file
-protobuf        the fields of Protocol Buffers messages
 npy             the header of NumPy's files
 prefixed        a length-prefixed header, then the data
 fetch           a cursor that reads a header in blocks, up to a limit

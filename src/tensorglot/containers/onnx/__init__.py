@@ -6,7 +6,7 @@
     varints     the codec of values that are stored as varints
     unravel     the codec of coordinates that are stored as one number each
 
-The file is one Protocol Buffers message, read by our own scanner (`wire.protobuf`): it
+The file is one Protocol Buffers message, read by a kernel (`kernels.protobuf`): it
 reads heads and skips contents, so a model opens without its values, and the size of what
 is read is bounded. The `onnx` package would parse the whole file into memory.
 """

@@ -6,17 +6,17 @@ take the last one, or merge both.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tensorglot.errors import FormatError, LimitError, UnsupportedError
-from tensorglot.kernels.protobuf import scan_tensors
+from tensorglot.errors import FormatError, LimitError, TruncatedError, UnsupportedError
+from tensorglot.kernels import protobuf as kernel
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
-from tensorglot.wire.protobuf import BYTES, VARINT, Field, Reader, signed
+from tensorglot.tuples import NamedTuple
 
-__all__ = ["DATA_FIELDS", "DTYPES", "Initializer", "Initializers", "Model", "SparseInitializers", "read_model"]
+__all__ = ["DATA_FIELDS", "DTYPES", "Initializers", "Model", "SparseInitializers", "read_model"]
 
 DTYPES: dict[int, str] = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 8: "", 9: "bool",
@@ -32,27 +32,11 @@ DATA_FIELDS = {4: "float_data", 5: "int32_data", 6: "string_data", 7: "int64_dat
 _PROPERTIES = {1: "ir_version", 2: "producer_name", 3: "producer_version", 4: "domain", 5: "model_version",
                6: "doc_string"}  # fmt: skip
 _GRAPH, _OPSET, _PROPERTY = 7, 8, 14
-_WANTED = sum(1 << number for number in (*_PROPERTIES, _GRAPH, _OPSET, _PROPERTY))
-_OF_TENSORS = sum(1 << number for number in (1, 2, 3, 8, 13, 14, *DATA_FIELDS))
+_WANTED = sum(1 << number for number in (*_PROPERTIES, _GRAPH, _OPSET))
+_ALL = (1 << 64) - 1
+VARINT, BYTES = 0, 2
 _MAX_OPSETS = 1000
 """Operator sets of a model: there is one for each domain, and the largest models have a dozen."""
-
-
-@dataclass(slots=True)
-class Initializer:
-    """The description of a tensor."""
-
-    at: int
-    """Offset of the message."""
-    name: str = ""
-    type: int = 0
-    shape: list[int] = field(default_factory=list)
-    data: str = ""
-    """The field that has the values."""
-    begin: int = 0
-    end: int = 0
-    external: dict[str, str] | None = None
-    """Where the values are in another file: location, offset, length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,30 +56,7 @@ class Initializers:
     ends: list[int] = field(default_factory=list)
     dims: list[int] = field(default_factory=list)
     external: dict[int, dict[str, str]] = field(default_factory=dict)
-    """Where the values are of tensors whose values are in other files, by position."""
-    unusual: dict[int, Initializer] = field(default_factory=dict)
-    """Tensors that columns cannot describe, by position; the columns have only their names, types and shapes."""
-
-    def add(self, tensor: Initializer) -> None:
-        """Adds an unusual one."""
-        self.unusual[len(self.names)] = tensor
-        row = (tensor.at, tensor.name, tensor.type, len(tensor.shape), 0, 0, 0, 0)
-        for column, entry in zip(self.columns(), row, strict=False):
-            column.append(entry)
-        self.dims.extend(tensor.shape)
-
-    def describe(self, position: int, first: int) -> Initializer:
-        """The description of one tensor, whose dimensions begin at `first`."""
-        return Initializer(
-            self.at[position],
-            self.names[position],
-            self.types[position],
-            self.dims[first : first + self.ranks[position]],
-            DATA_FIELDS.get(self.fields[position], ""),
-            self.begins[position],
-            self.ends[position],
-            self.external.get(position),
-        )
+    """Where the values are of tensors whose values are in other files, by position: location, offset, length."""
 
     def columns(self) -> tuple[list[Any], ...]:
         return (
@@ -132,81 +93,116 @@ class Model:
     sparse: SparseInitializers
 
 
-class _Once:
-    """Refuses a duplicate field."""
+class _Field(NamedTuple):
+    """A field of a message."""
 
-    __slots__ = ("_seen",)
+    number: int
+    kind: int
+    value: int
+    """Value of a varint."""
+    begin: int
+    end: int
+    """The span of the contents."""
 
-    def __init__(self) -> None:
-        self._seen: set[int] = set()
 
-    def check(self, number: int, offset: int) -> None:
-        if number in self._seen:
-            raise FormatError(f"duplicate field {number} in a message", rule="onnx.field.twice", offset=offset)
-        self._seen.add(number)
+_FAULTS: dict[int, tuple[type[FormatError | UnsupportedError], str, str]] = {
+    kernel.LIMIT: (LimitError, "limit.header", "header exceeds Limits.header_nbytes"),
+    kernel.TRUNCATED: (TruncatedError, "end", "file truncated: needs {} bytes, has {}"),
+    kernel.SPAN: (FormatError, "span", "a field ends beyond its message"),
+    kernel.VARINT: (FormatError, "varint", "a varint of more than 10 bytes"),
+    kernel.WIRE: (FormatError, "wire", "unknown wire type {}"),
+    kernel.NUMBER: (FormatError, "wire", "a field must have a number"),
+    kernel.KIND: (FormatError, "field", "field {} has wire type {}, expected {}"),
+    kernel.UTF8: (FormatError, "utf8", "invalid UTF-8"),
+    kernel.PACKED: (FormatError, "varint", "invalid packed integers"),
+    kernel.TWICE: (FormatError, "field.twice", "duplicate field {} in a message"),
+    kernel.PROPERTY_TWICE: (FormatError, "metadata.duplicate", "duplicate metadata key"),
+    kernel.ENTRY_TWICE: (FormatError, "external.duplicate", "duplicate key"),
+    kernel.TENSORS: (LimitError, "limit.tensors", "more initializers than Limits.tensors"),
+    kernel.RANK: (LimitError, "limit.rank", "more dimensions than Limits.rank"),
+    kernel.NEGATIVE: (FormatError, "shape", "a negative dimension"),
+    kernel.COUNT: (FormatError, "shape", "the tensor would have 2**60 elements or more"),
+    kernel.SEGMENT: (UnsupportedError, "tensor.segment", "tensors in segments are not supported"),
+    kernel.PIECES: (UnsupportedError, "data.pieces", "{} in several pieces is not supported"),
+    kernel.UNPACKED: (UnsupportedError, "data.pieces", "{} must be packed"),
+    kernel.BOTH: (FormatError, "data.twice", "values both in {} and in {}"),
+    kernel.LOCATION: (FormatError, "external.location", "unknown data_location {}"),
+    kernel.INLINE: (FormatError, "data.twice", "values both inline and external"),
+    kernel.PART_TWICE: (FormatError, "field.twice", "duplicate field in a sparse tensor"),
+    kernel.PARTS: (FormatError, "sparse", "a sparse tensor needs values and indices"),
+    kernel.SPARSE_COUNT: (FormatError, "sparse", "a sparse tensor would have 2**63 elements or more"),
+}
+_OF_DATA = (kernel.PIECES, kernel.UNPACKED, kernel.BOTH)
+"""Faults of fields that have values, which are called by their names."""
+
+
+def _refusal(fault: int, place: int, *detail: Any) -> FormatError | UnsupportedError:
+    kind, rule, message = _FAULTS[fault]
+    said = [DATA_FIELDS[number] for number in detail] if fault in _OF_DATA else detail
+    return kind(message.format(*said), rule=f"onnx.{rule}", offset=place)
+
+
+def _check(reader: kernel.Reader) -> None:
+    fault, place, detail = reader.failure()
+    if fault:
+        raise _refusal(fault, place, *detail)
+
+
+def _fields(
+    reader: kernel.Reader, begin: int, end: int, wanted: int, pair: int = 0, pairs: dict[str, str] | None = None
+) -> Iterator[_Field]:
+    """The fields of a message whose numbers are bits of `wanted`; those of the number `pair` are added to `pairs`."""
+    while (found := reader.next(begin, end, wanted, pair, pairs)) is not None:
+        yield _Field(*found)
+        begin = found[-1]
+    _check(reader)
+
+
+def _text(reader: kernel.Reader) -> str:
+    """The contents of the field that was read last."""
+    found: str = reader.text()
+    _check(reader)
+    return found
+
+
+def _signed(value: int) -> int:
+    """Interprets an unsigned 64-bit number as two's complement."""
+    return value - (1 << 64) if value >> 63 else value
 
 
 def read_model(source: Source, limits: Limits) -> Model:
-    reader = Reader(source.read_bytes, source.size, limits.header_or(), "onnx")
+    reader = kernel.Reader(source.read_bytes, source.size, limits.header_or())
     metadata: dict[str, Any] = {}
     properties: dict[str, str] = {}
-    graph: Field | None = None
+    graph: _Field | None = None
     opsets = 0
-    once = _Once()
-    for found in reader.fields(0, source.size, _WANTED, _PROPERTY, properties):
-        if found.number in _PROPERTIES or found.number == _GRAPH:
-            once.check(found.number, found.begin)
+    seen: set[int] = set()
+    for found in _fields(reader, 0, source.size, _WANTED, _PROPERTY, properties):
+        if found.number != _OPSET:
+            _check_once(found, seen)
+        integer = found.number in (1, 5)
+        _require(found, VARINT if integer else BYTES)
         if found.number in _PROPERTIES:
-            number = found.number in (1, 5)
-            _require(found, VARINT if number else BYTES)
-            metadata[f"onnx.{_PROPERTIES[found.number]}"] = str(signed(found.value)) if number else reader.text(found)
+            metadata[f"onnx.{_PROPERTIES[found.number]}"] = str(_signed(found.value)) if integer else _text(reader)
         elif found.number == _GRAPH:
-            _require(found, BYTES)
             graph = found
-        elif found.number == _OPSET:
-            _require(found, BYTES)
+        else:
             opsets += 1
             if opsets > _MAX_OPSETS:
                 raise LimitError(f"more than {_MAX_OPSETS} operator sets", rule="onnx.limit.opsets", offset=found.begin)
             domain, version = _opset(reader, found)
             metadata[f"onnx.opset.{domain or 'ai.onnx'}"] = str(version)
-        else:
-            key, value = _entry(reader, found)
-            if key in properties:
-                raise FormatError("duplicate metadata key", rule="onnx.metadata.duplicate", offset=found.begin)
-            properties[key] = value
     if graph is None:
         raise FormatError("not an ONNX model: it has no graph", rule="onnx.graph", offset=0)
     if not metadata.keys().isdisjoint(properties):
-        raise FormatError("duplicate metadata key", rule="onnx.metadata.duplicate", offset=0)
-    tensors, sparse = _graph(reader, graph, limits)
-    return Model(metadata | properties, tensors, sparse)
-
-
-def _graph(reader: Reader, graph: Field, limits: Limits) -> tuple[Initializers, SparseInitializers]:
+        raise _refusal(kernel.PROPERTY_TWICE, 0)
     tensors, sparse = Initializers(), SparseInitializers()
-    most, position = limits.tensors_or(), graph.begin
-    while position < graph.end:
-        window, begin = reader.window(position)
-        position, reader.left = scan_tensors(
-            window, begin, position, graph.end, reader.left, most, limits.rank, tensors.columns(), tensors.external,
-            sparse.columns(),
-        )  # fmt: skip
-        if position >= min(begin + len(window), graph.end):
-            continue
-        found = reader.field(position, graph.end)
-        position = found.end
-        if found.number not in (5, 15):
-            continue
-        _require(found, BYTES)
-        if len(tensors.at) + len(sparse.at) >= most:
-            raise LimitError("more initializers than Limits.tensors", rule="onnx.limit.tensors", offset=found.begin)
-        if found.number == 5:
-            tensors.add(_tensor(reader, found, limits.rank))
-        else:
-            _add_sparse(reader, found, limits.rank, sparse)
+    reader.tensors(
+        graph.begin, graph.end, limits.tensors_or(), limits.rank, tensors.columns(), tensors.external, sparse.columns()
+    )
+    _check(reader)
     _check_names([*tensors.names, *sparse.values.names], [*tensors.at, *sparse.at], limits)
-    return tensors, sparse
+    return Model(metadata | properties, tensors, sparse)
 
 
 def _check_names(names: list[str], offsets: list[int], limits: Limits) -> None:
@@ -223,132 +219,26 @@ def _check_names(names: list[str], offsets: list[int], limits: Limits) -> None:
             )
 
 
-def _require(found: Field, kind: int) -> None:
+def _check_once(found: _Field, seen: set[int]) -> None:
+    if found.number in seen:
+        raise _refusal(kernel.TWICE, found.begin, found.number)
+    seen.add(found.number)
+
+
+def _require(found: _Field, kind: int) -> None:
     if found.kind != kind:
-        raise FormatError(
-            f"field {found.number} has wire type {found.kind}, expected {kind}", rule="onnx.field", offset=found.begin
-        )
+        raise _refusal(kernel.KIND, found.begin, found.number, found.kind, kind)
 
 
-def _opset(reader: Reader, message: Field) -> tuple[str, int]:
+def _opset(reader: kernel.Reader, message: _Field) -> tuple[str, int]:
     domain, version = "", 0
-    once = _Once()
-    for found in reader.fields(message.begin, message.end):
-        once.check(found.number, found.begin)
+    seen: set[int] = set()
+    for found in _fields(reader, message.begin, message.end, _ALL):
+        _check_once(found, seen)
         if found.number == 1:
             _require(found, BYTES)
-            domain = reader.text(found)
+            domain = _text(reader)
         elif found.number == 2:
             _require(found, VARINT)
-            version = signed(found.value)
+            version = _signed(found.value)
     return domain, version
-
-
-def _entry(reader: Reader, message: Field) -> tuple[str, str]:
-    """A key and its value."""
-    _require(message, BYTES)
-    texts = {1: "", 2: ""}
-    once = _Once()
-    for found in reader.fields(message.begin, message.end):
-        if found.number in texts:
-            once.check(found.number, found.begin)
-            _require(found, BYTES)
-            texts[found.number] = reader.text(found)
-    return texts[1], texts[2]
-
-
-def _tensor(reader: Reader, message: Field, max_rank: int) -> Initializer:
-    tensor = Initializer(message.begin)
-    location = 0
-    once = _Once()
-    entries: dict[str, str] = {}
-    for found in reader.fields(message.begin, message.end, _OF_TENSORS, 13, entries):
-        if found.number == 1:
-            tensor.shape += _dims(reader, found, len(tensor.shape), max_rank)
-        elif found.number == 13:
-            key, value = _entry(reader, found)
-            if key in entries:
-                raise FormatError("duplicate key", rule="onnx.external.duplicate", offset=found.begin)
-            entries[key] = value
-        elif found.number in DATA_FIELDS:
-            _add_data(tensor, found)
-        elif found.number in (2, 8, 14):
-            once.check(found.number, found.begin)
-            _require(found, BYTES if found.number == 8 else VARINT)
-            if found.number == 2:
-                tensor.type = found.value
-            elif found.number == 8:
-                tensor.name = reader.text(found)
-            else:
-                location = found.value
-        elif found.number == 3:
-            raise UnsupportedError(
-                "tensors in segments are not supported", rule="onnx.tensor.segment", offset=found.begin
-            )
-    if location not in (0, 1):
-        raise FormatError(f"unknown data_location {location}", rule="onnx.external.location", offset=message.begin)
-    if location:
-        if tensor.data:
-            raise FormatError("values both inline and external", rule="onnx.data.twice", offset=message.begin)
-        tensor.external = entries
-    _check_count(tensor)
-    return tensor
-
-
-def _dims(reader: Reader, found: Field, have: int, max_rank: int) -> list[int]:
-    if found.kind != VARINT:
-        _require(found, BYTES)
-    if found.kind == BYTES and have + (found.end - found.begin) // 10 > max_rank:
-        raise LimitError("more dimensions than Limits.rank", rule="onnx.limit.rank", offset=found.begin)
-    sizes = list(map(signed, reader.varints(found)))
-    if have + len(sizes) > max_rank:
-        raise LimitError("more dimensions than Limits.rank", rule="onnx.limit.rank", offset=found.begin)
-    if min(sizes, default=0) < 0:
-        raise FormatError("a negative dimension", rule="onnx.shape", offset=found.begin)
-    return sizes
-
-
-def _check_count(tensor: Initializer) -> None:
-    if math.prod(size for size in tensor.shape if size) >= 1 << 60:
-        raise FormatError("the tensor would have 2**60 elements or more", rule="onnx.shape", offset=tensor.at)
-
-
-def _add_data(tensor: Initializer, found: Field) -> None:
-    name = DATA_FIELDS[found.number]
-    if name == "string_data":
-        _require(found, BYTES)
-    else:
-        if tensor.data == name:
-            raise UnsupportedError(
-                f"{name} in several pieces is not supported", rule="onnx.data.pieces", offset=found.begin
-            )
-        if found.kind != BYTES:
-            raise UnsupportedError(f"{name} must be packed", rule="onnx.data.pieces", offset=found.begin)
-    if tensor.data not in ("", name):
-        raise FormatError(f"values both in {tensor.data} and in {name}", rule="onnx.data.twice", offset=found.begin)
-    begin = tensor.begin if tensor.data else found.begin
-    tensor.data, tensor.begin, tensor.end = name, begin, found.end
-
-
-def _add_sparse(reader: Reader, message: Field, max_rank: int, sparse: SparseInitializers) -> None:
-    parts: dict[int, Initializer] = {}
-    shape: list[int] = []
-    for found in reader.fields(message.begin, message.end):
-        if found.number in (1, 2):
-            _require(found, BYTES)
-            if found.number in parts:
-                raise FormatError("duplicate field in a sparse tensor", rule="onnx.field.twice", offset=found.begin)
-            parts[found.number] = _tensor(reader, found, max_rank)
-        elif found.number == 3:
-            shape += _dims(reader, found, len(shape), max_rank)
-    if len(parts) < 2:
-        raise FormatError("a sparse tensor needs values and indices", rule="onnx.sparse", offset=message.begin)
-    if math.prod(size for size in shape if size) >= 1 << 63:
-        raise FormatError("a sparse tensor would have 2**63 elements or more", rule="onnx.sparse", offset=message.begin)
-    sparse.values.add(parts[1])
-    sparse.indices.add(parts[2])
-    sparse.at.append(message.begin)
-    sparse.ranks.append(len(shape))
-    sparse.counts.append(math.prod(shape))
-    sparse.dims.extend(shape)
-    sparse.largest.append(None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -13,19 +12,11 @@ from numpy.typing import NDArray
 
 from tensorglot.arrays import prefix_sums
 from tensorglot.containers.onnx.external import ExternalFile, check_location, external_offset
-from tensorglot.containers.onnx.messages import (
-    DATA_FIELDS,
-    DTYPES,
-    Initializer,
-    Initializers,
-    Model,
-    SparseInitializers,
-)
+from tensorglot.containers.onnx.messages import DATA_FIELDS, DTYPES, Initializers, Model, SparseInitializers
 from tensorglot.containers.onnx.unravel import Unravelled
 from tensorglot.containers.onnx.varints import Varints
 from tensorglot.containers.table import ReadOptions
-from tensorglot.errors import FormatError, UnsupportedError, add_tensor_to_errors
-from tensorglot.model.builder import Row
+from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
 from tensorglot.model.index import UNKNOWN, BlockLayout, Index
 from tensorglot.model.layouts import COO
@@ -89,7 +80,6 @@ class Rows:
         sizes: dict[int, int] = {}
         plain = (_RAW[fields, types] & small & (nbytes == ends - begins)) | (codes == UNKNOWN)
         plain[list(found.external)] = True
-        plain[list(found.unusual)] = False
         for at in np.flatnonzero(~plain & _AS_VARINTS[fields, types] & small).tolist():
             codec, stored = self._codec(found.types[at], found.counts[at])
             if stored <= found.ends[at] - found.begins[at] <= 10 * stored:
@@ -106,18 +96,9 @@ class Rows:
             except FormatError as error:
                 error.tensor = names[at]
                 raise
-        for at in np.flatnonzero(~plain).tolist():
-            with add_tensor_to_errors(names[at]):
-                row = self._row(found.unusual.get(at) or found.describe(at, int(offsets[at])))
-            begins[at], ends[at] = row.begin, row.end
-            unknown.pop(at, None)
-            if isinstance(row.dtype, str):
-                unknown[at] = row.dtype
-            codes[at] = UNKNOWN if isinstance(row.dtype, str) else row.dtype.code
-            if row.source is not None:
-                sources[at] = row.source
-            if row.codec is not None:
-                codecs[at], sizes[at] = row.codec, row.nbytes
+        if not plain.all():
+            at = int(plain.argmin())
+            raise self._refusal(found, at, names[at])
         return Index(
             format="onnx@1",
             names=names,
@@ -132,32 +113,19 @@ class Rows:
             sources=sources,
         )
 
-    def _row(self, tensor: Initializer) -> Row:
-        shape = tuple(tensor.shape)
-        count = math.prod(shape)
-        name = DTYPES.get(tensor.type)
-        if not name:
-            return Row(dtype=_unknown(tensor.type), shape=shape, begin=tensor.begin, end=tensor.end)
-        dtype = BY_NAME[name]
-        nbytes = dtype.nbytes(count)
-        if tensor.external is not None:
-            file, begin = self._file(tensor.external, tensor.at), external_offset(tensor.external, nbytes, tensor.at)
-            return Row(dtype=dtype, shape=shape, begin=begin, end=begin + nbytes, source=file)
-        row = Row(dtype=dtype, shape=shape, begin=tensor.begin, end=tensor.end)
-        if tensor.data in ("raw_data", "") or name in _FIXED.get(tensor.data, ()):
-            self._check_size(tensor, nbytes)
-            return row
-        if name not in _VARINTS.get(tensor.data, ()):
-            raise FormatError(f"{tensor.data} cannot have {name}", rule="onnx.data.field", offset=tensor.begin)
-        row.nbytes = nbytes
-        row.codec, stored = self._codec(tensor.type, count)
-        if not stored <= tensor.end - tensor.begin <= 10 * stored:
-            raise FormatError(
-                f"{tensor.end - tensor.begin} bytes cannot be {stored} varints",
-                rule="onnx.data.size",
-                offset=tensor.begin,
-            )
-        return row
+    def _refusal(self, found: Initializers, at: int, name: str) -> FormatError:
+        """The error for values that are not those of the type and shape."""
+        kind, data = DTYPES[found.types[at]], DATA_FIELDS.get(found.fields[at], "")
+        begin, have = found.begins[at], found.ends[at] - found.begins[at]
+        if data in ("raw_data", "") or kind in _FIXED.get(data, ()):
+            needed = BY_NAME[kind].nbytes(found.counts[at])
+            message = f"dtype and shape need {needed} bytes, the model has {have}"
+            return FormatError(message, rule="onnx.data.size", offset=begin or found.at[at], tensor=name)
+        if kind not in _VARINTS.get(data, ()):
+            return FormatError(f"{data} cannot have {kind}", rule="onnx.data.field", offset=begin, tensor=name)
+        stored = self._codec(found.types[at], found.counts[at])[1]
+        message = f"{have} bytes cannot be {stored} varints"
+        return FormatError(message, rule="onnx.data.size", offset=begin, tensor=name)
 
     def _file(self, entries: dict[str, str], at: int) -> ExternalFile:
         """The file of values; files of one location are one."""
@@ -174,15 +142,6 @@ class Rows:
         if (type, count) not in self._codecs:
             self._codecs[type, count] = _codec(BY_NAME[DTYPES[type]], count)
         return self._codecs[type, count]
-
-    def _check_size(self, tensor: Initializer, nbytes: int) -> None:
-        have = tensor.end - tensor.begin
-        if have != nbytes:
-            raise FormatError(
-                f"dtype and shape need {nbytes} bytes, the model has {have}",
-                rule="onnx.data.size",
-                offset=tensor.begin or tensor.at,
-            )
 
     def _sparse_index(self, sparse: SparseInitializers) -> Index:
         """COO: coordinates as rows of a matrix, or as one number each, which is the position in C order."""

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError
 from tensorglot.model.payload import Buffer, Encoded, Span, as_bytes
-from tensorglot.wire.protobuf import decode_varints
 
-__all__ = ["Varints"]
+__all__ = ["Varints", "decode_varints"]
+
+_VARINT_NBYTES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +54,20 @@ class Varints:
                 tensor=payload.tensor,
             )
         return as_bytes(narrow)
+
+
+def decode_varints(data: NDArray[np.uint8]) -> NDArray[np.uint64] | None:
+    """The numbers of consecutive varints; None if the last one is cut or one has more than 10 bytes."""
+    ends = np.flatnonzero(data < 0x80)
+    if (int(ends[-1]) + 1 if ends.size else 0) != data.size:
+        return None
+    begins = np.concatenate((np.zeros(1, np.int64), ends[:-1] + 1))[: ends.size]
+    widths = ends - begins + 1
+    if ends.size and int(widths.max()) > _VARINT_NBYTES:
+        return None
+    numbers = np.zeros(ends.size, np.uint64)
+    # Byte `place` of all varints that have one, at a time: at most ten vector operations.
+    for place in range(int(widths.max(initial=0))):
+        wide = np.flatnonzero(widths > place)
+        numbers[wide] |= (data[begins[wide] + place] & np.uint8(0x7F)).astype(np.uint64) << np.uint64(7 * place)
+    return numbers
