@@ -310,6 +310,28 @@ def test_memory_that_is_shared_otherwise_is_refused() -> None:
     assert np.array_equal(whole, before)
 
 
+@pytest.mark.parametrize("strides", [(0, 4), (4, 4), (16, 0), (8, 4)])
+def test_elements_that_share_memory_are_refused_if_they_change(strides: tuple[int, int]) -> None:
+    memory = np.zeros(12, np.float32)
+    array = np.lib.stride_tricks.as_strided(memory, (3, 4), strides, writeable=True)
+    old, new = {"w": array.copy()}, {"w": np.arange(12, dtype=np.float32).reshape(3, 4)}
+    with pytest.raises(tg.InputError) as caught:
+        tg.store.apply(made(old, new), {"w": array})
+    assert (caught.value.rule, caught.value.tensor, memory.any()) == ("delta.overlap", "w", False)
+    tg.store.apply(made(old, old), {"w": array})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_expanded_tensors_of_torch_are_refused_if_they_change(dtype: str) -> None:
+    torch = needs("torch")
+    one = torch.ones(1, dtype=getattr(torch, dtype))
+    expanded = (one.conj() if one.is_complex() else one).expand(3)
+    old = {"w": expanded.resolve_conj().numpy().copy()}
+    with pytest.raises(tg.InputError) as caught:
+        tg.store.apply(made(old, {"w": old["w"] + 1}), {"w": expanded})
+    assert (caught.value.rule, one.item()) == ("delta.overlap", 1)
+
+
 def test_a_model_of_torch_is_changed_through_its_state_dict() -> None:
     needs("torch")
     import torch

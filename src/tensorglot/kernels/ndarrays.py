@@ -1,6 +1,6 @@
-"""Arrays of a caller: their element types, shapes and sizes as columns, and whether one is there twice.
+"""Arrays of a caller: their element types, shapes and sizes as columns, where they are, and whether one is there twice.
 
-The buffer protocol gives shape, size and memory order at once, in a quarter of the
+The buffer protocol gives shape, size, address and memory order at once, in a quarter of the
 instructions of the attributes `shape` and `flags`. Knows arrays of NumPy, without its C API.
 """
 
@@ -23,6 +23,7 @@ else:
         longlongs_at,
         longlongs_of,
         shape_of,
+        span_of,
         uchars_of,
         ulonglongs_of,
     )
@@ -75,6 +76,19 @@ def describe(arrays: list, code_of: Callable[[Any], int], most_dims: cython.Py_s
         used += rank
         offset_column[row + 1] = used
     return used if used > most_dims else (codes, dims[:used], offsets, sizes, scattered)
+
+
+def spans(buffers: list) -> Any:  # type: ignore[type-arg]
+    """The addresses where buffers begin and end, as two columns; None if one is not C-contiguous."""
+    count: cython.Py_ssize_t = len(buffers)
+    found: Any = np.empty(2 * count, np.int64)
+    begins: cython.p_longlong = longlongs_of(found)
+    ends: cython.p_longlong = longlongs_at(begins, count)
+    row: cython.Py_ssize_t
+    for row in range(count):
+        if not span_of(buffers[row], begins, ends, row):
+            return None
+    return found[:count], found[count:]
 
 
 def has_repeated(objects: list) -> bool:  # type: ignore[type-arg]

@@ -146,6 +146,18 @@ cdef inline Py_ssize_t shape_of(
     return rank
 
 
+cdef inline bint span_of(object buffer, long long* begins, long long* ends, Py_ssize_t row) except -1:
+    cdef Py_buffer view
+    try:
+        PyObject_GetBuffer(buffer, &view, PyBUF_ND)
+    except (BufferError, ValueError):
+        return False
+    begins[row] = <long long>view.buf
+    ends[row] = begins[row] + view.len
+    PyBuffer_Release(&view)
+    return True
+
+
 cdef inline unsigned long long address_of(object value) noexcept:
     return <unsigned long long><void*>value
 

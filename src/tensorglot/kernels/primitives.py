@@ -18,6 +18,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import numpy as np
+
+from tensorglot.kernels import varints
+
 INVALID, ENDS = -1, -2
 """Results of `code_point` that are not a character: invalid UTF-8, or a valid beginning cut off by `end`."""
 
@@ -50,6 +54,19 @@ def shape_of(array: Any, dims: Any, room: int, sizes: Any, row: int) -> int:
         for i, dim in enumerate(array.shape):
             dims[i] = dim
     return int(array.ndim)
+
+
+def span_of(buffer: Any, begins: Any, ends: Any, row: int) -> bool:
+    """Puts the addresses of the first byte of a buffer and of the one behind its last into two columns.
+
+    Returns False, and does nothing, if the buffer is not C-contiguous.
+    """
+    array = np.asarray(buffer)
+    if not array.flags.c_contiguous:
+        return False
+    begins[row] = array.__array_interface__["data"][0]
+    ends[row] = begins[row] + array.nbytes
+    return True
 
 
 def address_of(value: object) -> int:

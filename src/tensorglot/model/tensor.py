@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arrays import is_masked_array
+from tensorglot.arrays import is_masked_array, overlaps_itself
 from tensorglot.errors import (
     FormatError,
     InputError,
@@ -321,12 +321,18 @@ def plain_array(out: object, tensor: str | None) -> NDArray[Any]:
 
 
 def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], tensor: str | None) -> None:
-    """Checks that a plain array is writable and of the given shape and type."""
+    """Checks that a plain array is writable, of the given shape and type, and has memory for each element."""
     if not out.flags.writeable:
         raise InputError("out is read-only", rule="out.writable", tensor=tensor)
     if out.shape != shape or out.dtype != dtype:
         raise InputError(
             f"out must be {dtype}{list(shape)}, not {out.dtype}{list(out.shape)}", rule="out.shape", tensor=tensor
+        )
+    if not out.flags.forc and overlaps_itself(shape, out.strides, out.itemsize):
+        raise InputError(
+            "elements of the array in out overlap in memory, as those of a broadcast view do: pass a copy",
+            rule="out.overlap",
+            tensor=tensor,
         )
 
 

@@ -8,8 +8,7 @@ compared by NumPy, with a bound on its work.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,12 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
 from tensorglot.errors import InputError, escape
+from tensorglot.kernels.ndarrays import spans
+from tensorglot.model.index import first_overlap
 from tensorglot.model.tensor import plain_array
 from tensorglot.providers import provided
 
-__all__ = ["output_arrays", "shares_memory"]
+__all__ = ["output_arrays", "overlapping", "shares_memory"]
 
 _MOST_WORK = 100_000
 """Steps that NumPy may take to decide whether two strided arrays overlap."""
@@ -45,48 +46,28 @@ def output_arrays(out: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
 
 
 def _check_apart(arrays: Mapping[str, NDArray[Any]]) -> None:
-    # The usual case: memory of their own. Asking an array for its address takes ten times as many instructions.
-    if len(set(map(id, arrays.values()))) == len(arrays) and all(map(_owns_contiguous_memory, arrays.values())):
+    # The usual case: contiguous arrays, each in memory of its own.
+    contiguous = spans([*arrays.values()])
+    if contiguous is not None and first_overlap(*contiguous, same=False) is None:
         return
-    # In the order of addresses, an array can only overlap those before it that end after its beginning.
-    extents = sorted((*byte_bounds(array), name) for name, array in arrays.items() if array.size)
-    if all(array.flags.forc for array in arrays.values()) and all(
-        high <= low for (_, high, _), (low, _, _) in pairwise(extents)
-    ):
-        return
-    before: list[tuple[int, str]] = []
-    for low, high, name in extents:
-        before = [(end, other) for end, other in before if end > low]
-        if not arrays[name].flags.forc and _overlaps_itself(arrays[name]):
+    extents = (("", *byte_bounds(array), name) for name, array in arrays.items() if array.size)
+    for name, other in overlapping(extents):
+        if shares_memory(arrays[name], arrays[other]):
             raise InputError(
-                "elements of the array in out overlap in memory, as those of a broadcast view do: pass a copy",
+                f"the arrays in out for this tensor and for '{escape(other)}' overlap in memory",
                 rule="out.overlap",
                 tensor=name,
             )
-        for _, other in before:
-            if shares_memory(arrays[name], arrays[other]):
-                raise InputError(
-                    f"the arrays in out for this tensor and for '{escape(other)}' overlap in memory",
-                    rule="out.overlap",
-                    tensor=name,
-                )
-        before.append((high, name))
 
 
-def _owns_contiguous_memory(array: NDArray[Any]) -> bool:
-    flags = array.flags
-    return flags.owndata and flags.forc
-
-
-def _overlaps_itself(array: NDArray[Any]) -> bool:
-    """Whether elements of an array overlap; True if its strides do not decide it."""
-    # From the smallest stride up: the elements so far span `reached` bytes, so a larger stride keeps them apart.
-    reached = array.itemsize
-    for stride, size in sorted((abs(stride), size) for stride, size in zip(array.strides, array.shape, strict=True)):
-        if size > 1 and stride < reached:
-            return True
-        reached += (size - 1) * stride
-    return False
+def overlapping(extents: Iterable[tuple[str, int, int, str]]) -> Iterator[tuple[str, str]]:
+    """Pairs of names whose address ranges overlap, given the device, begin and end of each."""
+    # In the order of addresses, a range can only overlap those before it that end after its beginning.
+    before: list[tuple[str, int, str]] = []
+    for device, low, high, name in sorted(extents):
+        before = [one for one in before if one[0] == device and one[1] > low]
+        yield from [(name, other) for _, _, other in before]
+        before.append((device, high, name))
 
 
 def shares_memory(one: NDArray[Any], two: NDArray[Any]) -> bool:

@@ -11,20 +11,21 @@ of memory that is changed are refused.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
-from tensorglot.arrays import is_masked_array
+from tensorglot.arrays import is_masked_array, overlaps_itself
 from tensorglot.containers.delta.index import Change, DeltaIndex
 from tensorglot.errors import InputError, UnsupportedError, escape, plural
+from tensorglot.kernels.ndarrays import spans
 from tensorglot.model.dtypes import dtype_of
+from tensorglot.model.index import first_overlap
 from tensorglot.model.payload import as_bytes
 from tensorglot.model.tensor import plain_array
 from tensorglot.model.types.algebra import dense
@@ -83,6 +84,12 @@ def _targets(name: str, value: Any, rows: list[Change]) -> list[Target]:
         raise InputError("the array is read-only and cannot be changed in place", rule="delta.writable", tensor=name)
     if flags.c_contiguous and array.dtype == kind[1] and _is_memory_of(array, value):
         return [Target(name, row, as_bytes(array), array)]
+    if row.state == "changed" and overlaps_itself(array.shape, _strides(value), array.itemsize):
+        raise InputError(
+            "elements of the array overlap in memory, as those of a broadcast view do, and cannot be changed in place",
+            rule="delta.overlap",
+            tensor=name,
+        )
     copy = np.array(array, kind[1], order="C")
     return [Target(name, row, as_bytes(copy), array, lambda: _write(name, value, array, copy))]
 
@@ -112,6 +119,13 @@ def _is_memory_of(array: NDArray[Any], value: Any) -> bool:
     return isinstance(value, np.ndarray) or value.data_ptr() == array.__array_interface__["data"][0]
 
 
+def _strides(value: Any) -> Sequence[int]:
+    """In bytes."""
+    if isinstance(value, np.ndarray):
+        return value.strides
+    return [stride * value.element_size() for stride in value.stride()]
+
+
 def _write(name: str, value: Any, array: NDArray[Any], copy: NDArray[Any]) -> None:
     if _is_memory_of(array, value):
         np.copyto(array, copy)
@@ -135,13 +149,11 @@ def _compared(name: str, value: Any, rows: list[Change]) -> list[Target]:
 
 def _apart(targets: list[Target]) -> list[Target]:
     """The targets without those that are tied to another one."""
-    extents = sorted(
-        (*_bounds(target, target.array), at)
-        for at, target in enumerate(targets)
-        if target.array is not None and target.data
-    )
-    if all(high <= low for (_, high, _), (low, _, _) in pairwise(extents)):
+    arrays = [(target.array, at) for at, target in enumerate(targets) if target.array is not None and target.data]
+    contiguous = spans([array for array, _ in arrays])
+    if contiguous is not None and first_overlap(*contiguous, same=False) is None:
         return targets
+    extents = sorted((*byte_bounds(array), at) for array, at in arrays)
     before: list[tuple[int, int]] = []
     tied: set[int] = set()
     for low, high, at in extents:
@@ -160,14 +172,6 @@ def _apart(targets: list[Target]) -> list[Target]:
                 )
         before.append((high, at))
     return [target for at, target in enumerate(targets) if at not in tied]
-
-
-def _bounds(target: Target, array: NDArray[Any]) -> tuple[int, int]:
-    """The addresses of an array's first byte and of the one behind its last."""
-    if target.write_back is not None:
-        return byte_bounds(array)
-    low = array.__array_interface__["data"][0]
-    return low, low + len(target.data)
 
 
 def _same_memory(one: Target, two: Target) -> bool:
