@@ -27,6 +27,7 @@ import test_pt
 import test_shards
 import ztensor_builder as zt
 from bintensors_builder import Row, build, header
+from dynd_random import sized, varint
 from stores import array_node, commit_node, leaf, link, nodes_pack, write_ref
 from tensorglot.containers.delta.index import MAGIC, Base, Change, DeltaIndex, encode_index
 from tensorglot.store import Store
@@ -126,6 +127,23 @@ def zt2(objects: bytes, count: int, **more: Any) -> bytes:
 def zt2_tensors(shape: Any = (0,)) -> bytes:
     part = {"dtype": "u8", "blob": [4096, 0]}
     value = zt.cbor(zt.deterministic({"shape": list(shape), "layout": "dense", "parts": {"data": part}}))
+    rows = fill(lambda name: zt.cbor(name) + value, NBYTES - 4400)
+    return zt2(b"".join(rows), len(rows))
+
+
+def zt2_nested(*types: str) -> bytes:
+    """A nested tensor of each type."""
+    part = {"data": {"dtype": "u8", "blob": [4096, 0]}}
+    tensor = {"shape": [0], "layout": "nested", "parts": part}
+    held = [zt.cbor(zt.deterministic({**tensor, "attributes": {"dynd": type}})) for type in types]
+    return zt2(b"".join(zt.cbor(f"{i:03}") + value for i, value in enumerate(held)), len(held))
+
+
+def zt2_layout(layout: str, shape: tuple[int, ...], *parts: str, **fields: Any) -> bytes:
+    """Tensors of such parts, without bytes."""
+    part = {"dtype": "u64", "blob": [4096, 0], **fields}
+    held = {"shape": [*shape], "layout": layout, "parts": dict.fromkeys(parts, part)}
+    value = zt.cbor(zt.deterministic(held))
     rows = fill(lambda name: zt.cbor(name) + value, NBYTES - 4400)
     return zt2(b"".join(rows), len(rows))
 
@@ -369,11 +387,7 @@ def onnx_entries() -> bytes:
 
 
 def dynd(type: str, data: bytes = b"") -> bytes:
-    length, head = len(type), bytearray()
-    while length >= 128:
-        head.append(length & 127 | 128)
-        length >>= 7
-    return bytes([*head, length]) + type.encode() + data
+    return sized(type.encode()) + data
 
 
 def dynd_fields(type: str, value: bytes = b"", room: int = NBYTES - 200) -> bytes:
@@ -393,25 +407,31 @@ def dynd_options() -> bytes:
     return dynd("{" + ", ".join(f"{n}: ?{i} * void" for i, n in enumerate(fields)) + "}", bytes(len(fields)))
 
 
-def dynd_distinct(type: str) -> bytes:
-    """A tuple of types that all differ in a number."""
-    count = (NBYTES - 200) // len(f"{type % 9999}, ")
-    return dynd(f"({', '.join(type % i for i in range(1, count + 1))})")
+def distinct(type: str, room: int = NBYTES - 300) -> str:
+    """Types that all differ in a number, as many as there is room for."""
+    return ", ".join(type % i for i in range(1, 1 + room // len(f"{type % 9999}, ")))
+
+
+def dynd_distinct(type: str, begin: str = "(", end: str = ")", data: bytes = b"") -> bytes:
+    """Such types, in a tuple or other text."""
+    return dynd(begin + distinct(type) + end, data)
+
+
+def dynd_boxes(type: str, value: bytes, of: str = "array") -> bytes:
+    """Values that bring their types, which all differ in a number, before another value."""
+    room, boxes = NBYTES - 300, []
+    while room > 0:
+        boxes.append(sized((type.replace("%d", str(len(boxes)))).encode()) + value)
+        room -= len(boxes[-1])
+    return dynd(f"{{a: var * {of}[Any], b: var * int8}}", varint(len(boxes)) + b"".join(boxes) + b"\0")
 
 
 def dynd_table(type: str = "0 * int8") -> bytes:
     """The third form."""
-    rows = fill(lambda n: bytes([len(n)]) + n.encode() + bytes([len(type)]) + type.encode() + bytes(8))
+    number = count()
+    rows = fill(lambda n: sized(n.encode()) + sized(type.replace("%d", str(next(number))).encode()) + bytes(8))
     table = "{tensors: var * {name: string, type: type, nbytes: int64}, values: bytes}"
-    count = len(rows)
-    return dynd(
-        table,
-        bytes(
-            [count & 127 | 128, count >> 7 & 127 | (128 if count >> 14 else 0), *([count >> 14] if count >> 14 else [])]
-        )
-        + b"".join(rows)
-        + b"\0",
-    )
+    return dynd(table, varint(len(rows)) + b"".join(rows) + b"\0")
 
 
 # BSON
@@ -498,9 +518,9 @@ def store_tensors(root: Path) -> None:
     write_ref(root, "main", link(commit))
 
 
-def store_arrays(root: Path) -> None:
+def store_arrays(root: Path, type: str) -> None:
     """Each tensor a node of its own."""
-    held = [array_node(f"{i} * 0 * int8", b"") for i in range(1, 260)]
+    held = [array_node(type % i, b"") for i in range(1, 260)]
     tree = leaf({f"{i:03}": link(node) for i, node in enumerate(held)})
     commit = commit_node(link(tree))
     nodes_pack([*held, b"", tree, commit]).write(root)
@@ -568,11 +588,9 @@ def delta(folder: Path, number: int, change: bool) -> Path:
     return folder / "a.tgdelta"
 
 
-def delta_type(folder: Path) -> Path:
-    """All rows of one long type."""
-    type = f"({', '.join(['void'] * 5000)})"
-    base = Base(type, 0, bytes(32))
-    rows = [Change(i, type, 0, bytes(32), base) for i in range(440)]
+def delta_types(folder: Path, types: list[str]) -> Path:
+    """A row of each type."""
+    rows = [Change(i, type, 0, bytes(32), Base(type, 0, bytes(32))) for i, type in enumerate(types)]
     found = [name for name, _ in zip(names(), rows, strict=False)]
     path = folder / "a.tgdelta"
     path.write_bytes(MAGIC + encode_index(DeltaIndex(found, rows), len(MAGIC)))
@@ -655,6 +673,24 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "ztensor@2: tensors": ("ztensor", file("a.zt", zt2_tensors)),
     "ztensor@2: dimensions": ("ztensor", file("a.zt", partial(zt2_tensors, (0,) * 64))),
     "ztensor@2: parts": ("ztensor", file("a.zt", zt2_parts)),
+    "ztensor@2: nested tensors": (
+        "ztensor",
+        file("a.zt", lambda: zt2_nested(*[f"{{a{i}: {{}}}}" for i in range(680)])),
+    ),
+    "ztensor@2: a type of distinct structs": (
+        "ztensor",
+        file("a.zt", lambda: zt2_nested(f"({distinct('{a%d: {}}', 59_000)})")),
+    ),
+    "ztensor@2: sparse tensors": (
+        "ztensor",
+        file("a.zt", partial(zt2_layout, "zt.sparse_coo/1", (1,), "values", "coords")),
+    ),
+    "ztensor@2: unknown layouts": ("ztensor", file("a.zt", partial(zt2_layout, "x", (0,), "a"))),
+    "ztensor@2: unknown types": ("ztensor", file("a.zt", partial(zt2_layout, "dense", (0,), "data", type="x"))),
+    "ztensor@2: unknown encodings": (
+        "ztensor",
+        file("a.zt", partial(zt2_layout, "dense", (0,), "data", encoding="x", decoded_length=0)),
+    ),
     **{
         f"ztensor@2: attribute of {k}": ("ztensor", file("a.zt", lambda v=v: zt2_attributes(v())))
         for k, v in CBOR.items()
@@ -811,11 +847,55 @@ DENSEST: dict[str, tuple[str, Make]] = {
             "dimensions": "%d * " + "1 * " * 60 + "string",
             "sizes": "bytes[%d]",
             "options": "?%d * void",
+            "text options": "?%d * string",
             "tuples": "(%d * int8)",
             "structs": "{a%d: {}}",
             "maps": "map[void, %d * void]",
+            "arrays": "array[%d * A]",
+            "functions": "array[(%d * A) -> A]",
+            "nested tuples": "(" * 60 + "%d * void" + ")" * 60,
+            "time zones": "datetime['s', tz='%d']",
+            "storages": "storage[%d * " + "1 * " * 59 + "int8, axis=[" + ", ".join(map(str, range(59, -1, -1))) + "]]",
+            "dimensions of structs": "1 * 1 * 1 * 1 * {a%d: {}}",
+            "structs of two": "{a: {}, b%d: ()}",
         }.items()
     },
+    **{
+        f"dynd: distinct structs, {what}": (
+            "dynd",
+            file("a.dynd", partial(dynd_distinct, "{a%d: {}}", *ends)),
+        )
+        for what, ends in {
+            "then nothing": ("(", ", !)"),
+            "then nothing within": ("((", "), !)"),
+            "not canonical": ("(", ", int)"),
+            "not canonical within": ("{a: ((", ", int))}"),
+            "unclosed": ("(", ""),
+            "too deep": ("(", f", {'(' * 70}{')' * 70})"),
+            "a variable": ("(", ", N * int8)"),
+            "a name twice": ("{a: (", "), a: int8}"),
+            "a name twice within": ("(", ", {a: int8, a: int8})"),
+            "more bytes": ("(", ")", b"\0"),
+        }.items()
+    },
+    **{
+        f"dynd: {what}": ("dynd", file("a.dynd", partial(dynd_boxes, *box)))
+        for what, box in {
+            "boxes": ("void", b""),
+            "boxes of text": ("string", b"\0"),
+            "distinct boxes": ("%d * void", b""),
+            "distinct boxes of options": ("?%d * void", b"\0"),
+            "distinct boxes of structs": ("{a%d: ()}", b""),
+            "links": ("%d * void", b"\1\x55\x1e\x20" + bytes(32), "merkle"),
+        }.items()
+    },
+    "dynd: a box of a long type": (
+        "dynd",
+        file("a.dynd", lambda: dynd("{a: array[Any], b: int8}", dynd_distinct("{a%d: {}}") + b"\0")),
+    ),
+    "dynd: table of distinct options": ("dynd", file("a.dynd", partial(dynd_table, "?%d * string"))),
+    "dynd: table of distinct structs": ("dynd", file("a.dynd", partial(dynd_table, "{a%d: {}}"))),
+    "dynd: escapes": ("dynd", file("a.dynd", lambda: dynd("{'" + "\\u0080" * 10_000 + "': int8}", b"\0"))),
     "dynd: quoted names": (
         "dynd",
         file("a.dynd", lambda: dynd("{" + ", ".join(f"'\\u{0x80 + i:04x}': {{}}" for i in range(4200)) + "}")),
@@ -866,11 +946,17 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "dcp pickle: tensors": ("dcp", dcp_pickle(dcp_tensors)),
     "delta: unchanged": ("delta", partial(delta, number=850, change=False)),
     "delta: changed": ("delta", partial(delta, number=500, change=True)),
-    "delta: one type": ("delta", delta_type),
+    "delta: one type": ("delta", partial(delta_types, types=[f"({', '.join(['void'] * 5000)})"] * 440)),
+    "delta: distinct types": ("delta", partial(delta_types, types=[f"{{a{i}: {{}}}}" for i in range(580)])),
+    "delta: a type of distinct structs": (
+        "delta",
+        partial(delta_types, types=[f"({distinct('{a%d: {}}', 62_000)})"]),
+    ),
     "shards: tensors": ("", partial(shards, files=1)),
     "shards: files": ("", partial(shards, files=100)),
     "store: tensors": ("", store(store_tensors)),
-    "store: arrays": ("", store(store_arrays)),
+    "store: arrays": ("", store(partial(store_arrays, type="%d * 0 * int8"))),
+    "store: arrays of structs": ("", store(partial(store_arrays, type="{a%d: {}}"))),
     **{
         f"store: names of {what}": (
             "",
@@ -884,6 +970,10 @@ DENSEST: dict[str, tuple[str, Make]] = {
             ("a tuple of text", "string", 800, 1),
         )
     },
+    "store: a type of distinct structs": (
+        "",
+        store(partial(store_names, type=f"({distinct('{a%d: {}}', 60_000)})", data=b"")),
+    ),
     "store: names of empty dimensions": ("", store(partial(store_names, type="1000000 * void", data=b""))),
     "store: metadata": ("", store(store_metadata)),
     "store: blocks": ("", store(store_blocks)),

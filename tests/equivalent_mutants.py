@@ -91,22 +91,19 @@ EQUIVALENT: dict[str, str] = {
     "model/computed.py: 0  →  1  in  size = 0": "a source that is never read",
     "store/pack.py: 0  →  1  in  count = len(records[0])": "the columns of a table have one length",
     "io/pieces.py: 0  →  1  in  small, nbytes = [], 0": "how many small pieces are joined: the same bytes",
-    "operations/_load_rows.py: if count > 1 and shape and (0 not in shape):  →  if False:": (
+    "operations/_load_rows.py: if len(rows) > 1 and shape and (0 not in shape):  →  if False:": (
         "makes each array by itself: the same arrays, more slowly"
     ),
+    "operations/_load_rows.py: rows if (begins[1:] >= begins[:-1]).all() else rows[np.argsort(begins, kind='stable')]"
+    "  →  rows if False else rows[np.argsort(begins, kind='stable')]": "sorts rows that are in order",
     "store/delta_apply.py: 2 << 20  →  2 >> 20": "how many chunks a thread takes at a time: the same values",
     "kernels/cbor_scan.py: state.text_end - end  →  state.text_end + end": "the text that was read last ends `joined`",
     "store/collect.py: copies.refresh()  →  pass": "the first block that is not there lists the packs again",
     "operations/_checksums.py: end - begin  →  end + begin  in  if end - begin > SCRATCH_NBYTES:": (
         "hashes the bytes from the source and reads them again later: the same digest and bytes"
     ),
-    "containers/dynd.py: parse_items(text, limits) if text.startswith('{') else None"
-    "  →  parse_items(text, limits) if False else None": "parses the whole type: the same names and types, more slowly",
     "kernels/bintensors.py: 9  →  10  in  "
     "capacity: cython.Py_ssize_t = 64 + 9 * len(dims) + 54 * count + len(text)": "room that is cut to what it has",
-    "model/types/items.py: 1  →  2  in  name = None if quoted is None else unescape(quoted[0][1:-1])": (
-        "another name than the text has: the parser is asked"
-    ),
 }
 """`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
 equivalent, `  in  ` and the text of the source line follow."""

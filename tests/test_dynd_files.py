@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import suppress
+from itertools import accumulate
+from random import Random
+
 import numpy as np
 import pytest
 
 import tensorglot as tg
-from dynd_random import sized, varint
+from dynd_random import mutant, random_bytes, random_type, sized, varint
 from tensorglot import dynd
+from tensorglot.dynd.codec.inputs import Memory, Stream
+from tensorglot.dynd.codec.skip import skip
+from tensorglot.dynd.schema import plan_of
+from tensorglot.dynd.sizes import VARIABLE, fixed_nbytes, measure, read_types
 from tensorglot.errors import (
     FormatError,
     InputError,
     LimitError,
     UnsupportedError,
 )
+from tensorglot.limits import DEFAULT
 
 NESTED = dynd.array([{"a": [1, 2], "s": "x"}, {"a": [], "s": "yé"}], "var * {a: var * int16, s: string}")
 TENSORS = {
@@ -96,45 +106,85 @@ def hostile(parts, text):
 
 
 HOSTILE = {
-    "offsets beyond the content": ({"offsets": [0, 9], "content.data": np.zeros(3, np.int8)}, "var * int8"),
-    "offsets below zero": ({"offsets": [-5, 2], "content.data": np.zeros(3, np.int8)}, "var * int8"),
-    "offsets that fall": ({"offsets": [2, 0], "content.data": np.zeros(3, np.int8)}, "var * int8"),
-    "no offsets": ({"offsets": np.zeros(0, np.int64), "content.data": np.zeros(3, np.int8)}, "var * int8"),
-    "huge offsets of nothing": ({"offsets": [0, 1 << 60], "content.data": np.zeros((0, 0), np.uint8)}, "var * void"),
-    "huge offsets of empty tuples": ({"offsets": [0, 1 << 60]}, "var * ()"),
-    "an index beyond the content": ({"index": [7], "content.data": np.zeros(1, np.uint8)}, "?uint8"),
-    "no index": ({"content.data": np.zeros(1, np.uint8)}, "?uint8"),
-    "another element type": ({"offsets": [0, 1], "content.data": np.zeros(1, np.int32)}, "var * int8"),
-    "text that is none": ({"offsets": [0, 1], "content.data": np.array([255], np.uint8)}, "string"),
-    "a value that stands for missing": ({"index": [0], "content.data": np.array([-128], np.int8)}, "?int8"),
-    "offsets of another kind": ({"offsets": [0.0, 2.0], "content.data": np.zeros(3, np.int8)}, "var * int8"),
+    "offsets beyond the content": (
+        {"offsets": [0, 9], "content.data": np.zeros(3, np.int8)},
+        "var * int8",
+        "dynd.range",
+    ),
+    "offsets below zero": ({"offsets": [-5, 2], "content.data": np.zeros(3, np.int8)}, "var * int8", "dynd.range"),
+    "offsets that fall": ({"offsets": [2, 0], "content.data": np.zeros(3, np.int8)}, "var * int8", "dynd.range"),
+    "no offsets": (
+        {"offsets": np.zeros(0, np.int64), "content.data": np.zeros(3, np.int8)},
+        "var * int8",
+        "dynd.range",
+    ),
+    "huge offsets of nothing": (
+        {"offsets": [0, 1 << 60], "content.data": np.zeros((0, 0), np.uint8)},
+        "var * void",
+        "dynd.void",
+    ),
+    "huge offsets of empty tuples": ({"offsets": [0, 1 << 60]}, "var * ()", "dynd.void"),
+    "an index beyond the content": ({"index": [7], "content.data": np.zeros(1, np.uint8)}, "?uint8", "dynd.range"),
+    "no index": ({"content.data": np.zeros(1, np.uint8)}, "?uint8", "dynd.parts"),
+    "another element type": ({"offsets": [0, 1], "content.data": np.zeros(1, np.int32)}, "var * int8", "dynd.parts"),
+    "text that is none": ({"offsets": [0, 1], "content.data": np.array([255], np.uint8)}, "string", "dynd.utf8"),
+    "a value that stands for missing": (
+        {"index": [0], "content.data": np.array([-128], np.int8)},
+        "?int8",
+        "dynd.sentinel",
+    ),
+    "offsets of another kind": (
+        {"offsets": [0.0, 2.0], "content.data": np.zeros(3, np.int8)},
+        "var * int8",
+        "dynd.parts",
+    ),
     "offsets that are bools": (
         {"offsets": np.array([False, True]), "content.data": np.zeros(3, np.int8)},
         "var * int8",
+        "dynd.parts",
     ),
-    "an index of floats": ({"index": np.array([np.nan]), "content.data": np.zeros(1, np.uint8)}, "?uint8"),
+    "an index of floats": (
+        {"index": np.array([np.nan]), "content.data": np.zeros(1, np.uint8)},
+        "?uint8",
+        "dynd.parts",
+    ),
     "an index of huge numbers": (
         {"index": np.array([2**64 - 1, 2**63], np.uint64), "content.data": [1]},
         "2 * ?uint64",
+        "dynd.range",
     ),
-    "chars that are floats": ({"data": np.array([97.0])}, "1 * char"),
-    "chars beyond Unicode": ({"data": np.array([0x110000], np.uint32)}, "1 * char"),
-    "chars that are surrogates": ({"data": np.array([0xD800], np.uint32)}, "1 * char"),
-    "boxes that fall": ({"offsets": [5, 0, 5], "data": np.frombuffer(b"\x04void", np.uint8)}, "2 * array[Any]"),
-    "boxes from below": ({"offsets": [-5, 5], "data": np.frombuffer(b"\x04void", np.uint8)}, "array[Any]"),
-    "bytes behind a box": ({"offsets": [0, 6], "data": np.frombuffer(b"\x04voidx", np.uint8)}, "array[Any]"),
-    "boxes of rubbish": ({"offsets": [0, 2], "data": np.array([255, 255], np.uint8)}, "array[Any]"),
-    "boxes beyond their bytes": ({"offsets": [0, 99], "data": np.array([4], np.uint8)}, "array[Any]"),
+    "chars that are floats": ({"data": np.array([97.0])}, "1 * char", "dynd.parts"),
+    "chars beyond Unicode": ({"data": np.array([0x110000], np.uint32)}, "1 * char", "dynd.utf8"),
+    "chars that are surrogates": ({"data": np.array([0xD800], np.uint32)}, "1 * char", "dynd.utf8"),
+    "boxes that fall": (
+        {"offsets": [5, 0, 5], "data": np.frombuffer(b"\x04void", np.uint8)},
+        "2 * array[Any]",
+        "dynd.range",
+    ),
+    "boxes from below": (
+        {"offsets": [-5, 5], "data": np.frombuffer(b"\x04void", np.uint8)},
+        "array[Any]",
+        "dynd.range",
+    ),
+    "bytes behind a box": (
+        {"offsets": [0, 6], "data": np.frombuffer(b"\x04voidx", np.uint8)},
+        "array[Any]",
+        "dynd.trailing",
+    ),
+    "boxes of rubbish": ({"offsets": [0, 2], "data": np.array([255, 255], np.uint8)}, "array[Any]", "dynd.truncated"),
+    "boxes beyond their bytes": ({"offsets": [0, 99], "data": np.array([4], np.uint8)}, "array[Any]", "dynd.range"),
 }
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
 def test_parts_from_a_file_are_checked(tmp_path, attack):
     path = tmp_path / "x.zt"
-    tg.save(path, {"t": hostile(*HOSTILE[attack])})
+    parts, type, rule = HOSTILE[attack]
+    tg.save(path, {"t": hostile(parts, type)})
     for verb in (tg.Tensor.tolist, tg.Tensor.serialize, tg.Tensor.cid, tg.Tensor.awkward, tg.Tensor.arrow):
-        with tg.open(path) as archive, pytest.raises(FormatError):
+        with tg.open(path) as archive, pytest.raises(FormatError) as caught:
             verb(archive["t"])
+        assert caught.value.rule == rule
 
 
 SHARED = {
@@ -317,7 +367,7 @@ def test_tables_have_limits(limit, rule):
 
 def test_an_invalid_type_attribute_is_refused_on_reading(tmp_path):
     for text in ("3*int8", "Any", 7):
-        parts, _ = HOSTILE["text that is none"]
+        parts, *_ = HOSTILE["text that is none"]
         tensor = hostile(parts, "string")
         tensor.attributes["dynd"] = text
         tg.save(tmp_path / "x.zt", {"t": tensor})
@@ -430,8 +480,85 @@ def test_load_refuses_a_damaged_value_that_no_array_has(value):
         assert (caught.value.rule, caught.value.tensor) == ("dynd.utf8", "x")
 
 
+class Dribble(io.BytesIO):
+    """A stream that has a byte at a time."""
+
+    def read(self, nbytes: int | None = -1, /) -> bytes:
+        return super().read(1)
+
+
+def found_ends(types: list[dynd.Type], data: bytes) -> list[int]:
+    """Where values that follow each other end, by their types alone, whatever pieces the bytes arrive in."""
+    rows = read_types([str(type) for type in types])
+    found = [skip(source, rows, measure(rows), rows.roots, DEFAULT) for source in (Memory(data), Stream(Dribble(data)))]
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_ends_and_sizes_of_values_of_any_type(seed: int) -> None:
+    rng = Random(seed)
+    types = [random_type(rng, rng.randrange(1, 6)) for _ in range(8)]
+    values = [random_bytes(rng, type) for type in types]
+    assert found_ends(types, b"".join(values)) == list(accumulate(map(len, values)))
+    rows = read_types([str(type) for type in types])
+    sizes = measure(rows)
+    for type, row in zip(types, rows.roots.tolist(), strict=True):
+        root = plan_of(type).root
+        assert sizes.nbytes[row] == (VARIABLE if root.nbytes is None else root.nbytes), type
+        assert (sizes.least[row], sizes.charge[row]) == (root.least, root.charge), type
+        assert fixed_nbytes(type) == root.nbytes
+    for _ in range(20):
+        data = mutant(rng, b"".join(values))
+        with suppress(FormatError):
+            ends = found_ends(types, data)
+            assert sorted(ends) == ends
+            assert ends[-1] <= len(data)
+
+
+@pytest.mark.parametrize(
+    ("type", "data", "rule"),
+    [
+        ("array[Any]", b"\3int\0", "dynd.type.canonical"),
+        ("array[Any]", b"\1T", "dynd.symbolic"),
+        ("merkle[Any]", b"\1T", "dynd.symbolic"),
+        ("array[Any]", b"\xff\xff\x07", "dynd.type.length"),
+        ("array[Any]", b"\x86\0string\0", "dynd.varint.minimal"),
+        ("array[Any]", b"\x0e2097152 * void", "dynd.void"),
+        ("var * 0 * string", b"\x81\x80\x80\x01", "dynd.void"),
+        ("array[Any]", b"\x0aarray[Any]" * 65 + b"\4int8\0", "dynd.depth"),
+        ("array[Any]", b"\x20int8", "dynd.truncated"),
+        ("string", b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "dynd.count"),
+        ("?string", b"\2", "dynd.flag"),
+        ("char", b"\xff", "dynd.utf8"),
+        ("3 * 4611686018427387904 * string", b"\0", "dynd.count"),
+    ],
+)
+def test_a_value_that_cannot_be_skipped(type: str, data: bytes, rule: str) -> None:
+    text = f"{{a: {type}, b: string}}"
+    if rule == "dynd.type.length":
+        data += bytes(1 << 17)
+    with pytest.raises(FormatError) as caught:
+        tg.open(sized(text.encode()) + data, format="dynd")
+    assert caught.value.rule == rule
+
+
+def test_boxes_of_more_types_than_are_kept() -> None:
+    boxes = b"".join(sized(f"({i} * void, {{a{i}: string}})".encode()) + b"\1x" for i in range(9000))
+    within = sized(b"var * array[Any]") + varint(9000) + boxes
+    for type, value in (
+        ("var * array[Any]", varint(9000) + boxes),
+        ("array[Any]", within),
+        ("?array[Any]", b"\1" + within),
+    ):
+        data = sized(f"{{a: {type}, b: string}}".encode()) + value + b"\3end"
+        with tg.open(data, format="dynd") as archive:
+            assert archive["b"].tolist() == "end"
+            assert archive["a"].nbytes == len(value)
+
+
 def test_values_of_many_types_are_found():
-    """More types than are skipped together, with values of a fixed size between them."""
+    """With values of a fixed size between them."""
     fields = [(f"f{i}", f"{i} * int8" if i % 5 == 0 else f"{i % 50} * var * bytes[{i}]") for i in range(1, 1300)]
     values = [bytes([i % 128]) * i if i % 5 == 0 else (b"\1" + b"x" * i) * (i % 50) for i in range(1, 1300)]
     type = "{" + ", ".join(f"{name}: {of}" for name, of in fields) + "}"

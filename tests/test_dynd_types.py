@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import pickle
+import re
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +19,10 @@ from dynd_random import LEAVES, SYMBOLIC, random_type, sized
 from peers import needs
 from tensorglot import dynd
 from tensorglot.errors import FormatError, InputError, LimitError, UnsupportedError
-from tensorglot.limits import Limits
+from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.types import algebra as T
-from tensorglot.model.types.text import parse_canonical, parse_items
+from tensorglot.model.types.text import parse_canonical
 
 SPELLINGS = {
     "real": "float64",
@@ -245,90 +250,136 @@ ATTACKS = {
 }
 
 
-STRUCT = st.lists(
-    st.sampled_from(["{", "}", "a", "b", "_1", "'c'", ": ", ":", ", ", ",", "int8", "3 * ", "03 * ", "date", "?", " "]),
-    max_size=12,
-).map("".join)
+CANONICAL = [
+    "(int8, ?string, (3 * int8, int8))",
+    "{a: int8, 'b,': (int8), c: {d: int8}, '': {}}",
+    "2 * {a: 3 * int8, b: date}",
+    "map[string, ?map[bytes[3], char]]",
+    "storage[2 * 3 * 4 * var * int8, axis=[2, 0, 1]]",
+    "(pointer[?type], array[(A, ...)], merkle[N * T])",
+    "(N... * Fixed * complex[T], x: ... * bytes[N], ...) -> () -> {a: Any, ...}",
+    "(time['us'], timedelta['ns'], datetime['s', tz='\\u00e9\\'/'], decimal[38, -2])",
+    "(fixed_string[9, 'utf16'], fixed_string[1], complex[float16], complex[float64])",
+    "{'\\n\\\\': void, '\\U0001f600': int128, 'a b': ?pointer[float4_e2m1fn]}",
+]
+"""Texts that together have everything that the grammar has."""
+CHARACTERS = " ,:'()[]{}?*a1A.-\\"
 
 
-@settings(max_examples=400)
-@given(st.one_of(STRUCT, STRUCT.map(lambda inside: f"{{a: int8, {inside}}}")))
-def test_data_has_the_canonical_spelling_of_a_struct(text):
-    """Items of structs are found without the parser."""
-    check_that_the_parser_agrees(text)
+def parts(type: T.Type) -> list[Any]:
+    """A type as lists of its class and its fields, and so on inside."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, T.Type):
+            return parts(value)
+        return [plain(item) for item in value] if isinstance(value, tuple) else value
+
+    return [type.__class__.__name__, *(plain(getattr(type, field.name)) for field in dataclasses.fields(type))]
 
 
-def check_that_the_parser_agrees(text):
+def check_that_the_parser_agrees(text: str, limits: Limits = DEFAULT) -> None:
     """Data accepts a text if and only if it is how the parser's result is printed."""
     try:
-        expected = dynd.parse(text)
+        expected = dynd.parse(f" {text}", limits)  # not the canonical spelling, which is read in another way
     except InputError:
         expected = None
-    items = parse_items(text, Limits())
     if expected is not None and str(expected) == text:
-        assert parse_canonical(text) == expected
-        assert repr(parse_canonical(text)) == repr(expected)
-        assert items is None or items.texts == [str(child) for child in expected.children]
-        assert items is None or items.names == ([name for name, _ in expected.fields] if text[0] == "{" else None)
+        assert parts(parse_canonical(text, limits)) == parts(expected)
+        assert parts(dynd.parse(text, limits)) == parts(expected)
+        assert T.symbolic(parse_canonical(text, limits)) == T.symbolic(expected)
     else:
-        assert items is None
         with pytest.raises(FormatError):
-            parse_canonical(text)
+            parse_canonical(text, limits)
 
 
-@pytest.mark.parametrize(
-    "text", ["(int8, ?string, (3 * int8, int8))", "{a: int8, 'b,': (int8), c: {d: int8}}", "2 * {a: 3 * int8, b: date}"]
-)
-def test_every_text_of_one_other_character_is_as_the_parser_says(text):
-    """Items of tuples and structs are found without the parser."""
+@pytest.mark.parametrize("text", CANONICAL)
+def test_every_text_of_one_other_character_is_as_the_parser_says(text: str) -> None:
+    assert str(parse_canonical(text)) == text
     for at in range(len(text) + 1):
-        for character in " ,:'()[]{}?*ax1":
+        for character in CHARACTERS:
             check_that_the_parser_agrees(text[:at] + character + text[at:])
             check_that_the_parser_agrees(text[:at] + character + text[at + 1 :])
         check_that_the_parser_agrees(text[:at] + text[at + 1 :])
+        check_that_the_parser_agrees(text[:at])
 
 
-@pytest.mark.parametrize("text", ["{", "{a: int8, ", "{a: int8}}", "{a: int8, a: int8}", "{a: 03 * int8}"])
-def test_a_struct_of_plain_fields_is_refused_like_any_other(text):
-    with pytest.raises(FormatError):
-        parse_canonical(text)
+@settings(deadline=None, max_examples=1000, database=None)
+@given(st.integers(0, 2**32))
+def test_texts_with_pieces_of_others_are_as_the_parser_says(seed: int) -> None:
+    rng = Random(seed)
+    text = str(random_type(rng)) if rng.random() < 0.5 else rng.choice([*CANONICAL, *SPELLINGS, *REFUSED])[:300]
+    for _ in range(rng.choice([0, 1, 1, 2])):
+        other = rng.choice([*CANONICAL, *SPELLINGS])
+        begin, end = sorted(rng.randrange(len(text) + 1) for _ in range(2))
+        first, last = sorted(rng.randrange(len(other) + 1) for _ in range(2))
+        text = text[:begin] + other[first : min(last, first + 9)] + text[rng.choice([begin, end]) :]
+    limits = rng.choice([DEFAULT, Limits(type_depth=3), Limits(rank=2)])
+    check_that_the_parser_agrees(text, limits)
 
 
-REPEATED = [
-    "int8",
-    "?string",
-    "(3 * int8, 3 * int8)",
-    "{a: var * int8, b: var * int8}",
-    "datetime['us', tz='a, b']",
-    "()",
-]
-
-
-@pytest.mark.parametrize("inner", REPEATED)
-def test_items_that_repeat_are_parsed_as_the_parser_does(inner):
-    names = ["a", "_1", "'1'", "'a: b'", r"'\u00e9'", "'(,'", r"'it\'s'"]
-    for text in (f"({', '.join([inner] * 30)})", f"{{{', '.join(f'{name}: {inner}' for name in names)}}}"):
-        found = parse_canonical(text)
-        assert str(found) == text
-        assert repr(found) == repr(dynd.parse(text))
-        assert found.children == dynd.parse(text).children
-        items = parse_items(text, Limits())
-        assert items is not None
-        assert items.texts == [str(child) for child in found.children]
+@settings(max_examples=400)
+@given(st.text(" ,:'(){}ab_1*?3", max_size=12))
+def test_fields_of_any_characters_are_as_the_parser_says(text: str) -> None:
+    check_that_the_parser_agrees(f"{{{text}}}")
+    check_that_the_parser_agrees(f"{{a: int8, {text}}}")
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("inner", "rule"),
     [
-        "(int8,int8)", "(int8, int8,)", "( int8, int8)", "(?int8, ?int8, ?float)", "(())(())", "(int8, int8))",
-        "{'a': ?int8, b: ?int8}", "{'\\ud800': ?int8, b: ?int8}", "{: ?int8, b: ?int8}", "{a ?int8, b: ?int8}",
-        "{é: int8, b: int8}", "{a: ?int8, a: ?int8}", "(complex64, complex64)", "(int8]",
+        ("int9", "name"), ("int8!", "token"), ("(int8", "syntax"), ("??int8", "option"),
+        ("storage[2 * 3 * int8, axis=[0, 0]]", "axis"), ("{a: int8, a: int8}", "field"), ("var * " * 65, "rank"),
+        ("pointer[" * 70, "depth"), ("int", "canonical"), ("decimal[39, 0]", "decimal"), ("map[int8]", "syntax"),
+        ("datetime['h']", "unit"), ("fixed_string[0]", "fixed_string"), ("complex[int8]", "complex"),
+        ("datetime['s', tz='']", "tz"), ("fixed_string[3, 'x']", "encoding"), ("99999999999999999999 * int8", "size"),
     ],
 )  # fmt: skip
-def test_items_that_repeat_are_refused_as_the_parser_does(text):
-    assert parse_items(text, Limits()) is None
-    with pytest.raises(FormatError):
-        parse_canonical(text)
+def test_what_is_wrong_is_said_of_a_long_text_as_of_a_short_one(inner: str, rule: str) -> None:
+    items = ", ".join(f"({i} * int8, {{a{i}: string}})" for i in range(500))
+    found = set()
+    for begin, end in (
+        ("(", ")"), (f"(({items}), ", f", {items})"), (f"({items}, ", ")"), (f"map[{{a: ({items}), b: int8}}, ", "]"),
+        (f"((({items}), ", f"), {items})"), (f"?pointer[({items}, ", ")]"), (f"() -> ({items}, ", ")"),
+    ):  # fmt: skip
+        with pytest.raises(FormatError) as caught:
+            parse_canonical(f"{begin}{inner}{end}")
+        found.add(caught.value.rule)
+        column = int(re.findall(r"column (\d+):", str(caught.value))[0]) - 1
+        assert len(begin) - 1 <= column <= len(begin) + len(inner) + (len(end) if inner == "(int8" else 0)
+    assert found == {f"dynd.type.{rule}"}
+
+
+def test_what_follows_a_long_type_is_said_to_follow_it() -> None:
+    long = f"({', '.join(f'{i} * int8' for i in range(999))})"
+    for text, rule in (
+        (f"{long} int8", "syntax"), (f"({long} int8)", "syntax"), (f"map[{long}; int8]", "token"),
+        (f"{long} -> {long} -> ", "syntax"), (f"(x: {long}, int8) -> T", "field"), (f"(x: {long})", "field"),
+        (f"?pointer[?{long}]", "option"), (f"storage[2 * {long}, axis=[1, 0]]", "axis"), (f"{long}\n", "canonical"),
+        (f"{{a: {long}, a: int8}}", "field"), (f"array[{long}", "syntax"),
+    ):  # fmt: skip
+        with pytest.raises(FormatError) as caught:
+            parse_canonical(text)
+        assert caught.value.rule == f"dynd.type.{rule}", text[-20:]
+
+
+def test_a_type_that_was_read_is_a_value_like_any_other() -> None:
+    for text in CANONICAL:
+        made = dynd.parse(f" {text}")
+        for found in (parse_canonical(text), pickle.loads(pickle.dumps(parse_canonical(text)))):
+            assert (found, hash(found), repr(found)) == (made, hash(made), repr(made))
+            assert parts(found) == parts(made)
+            with pytest.raises(AttributeError, match=r"no attribute 'absent'|has no attribute"):
+                found.absent  # type: ignore[attr-defined]
+    first, second = parse_canonical("(3 * var * int8, 3 * var * int8)").children
+    assert first is second, "what has the same text is made once"
+
+
+def test_threads_may_ask_for_the_parts_of_one_type() -> None:
+    fields = [f"a{i}: ({i} * var * int8, {{b: string}})" for i in range(1500)]
+    type = parse_canonical(f"{{{', '.join(fields)}}}")
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: type.children, range(8)))
+    assert all(one is other for children in found for one, other in zip(children, found[0], strict=True))
 
 
 def test_items_that_repeat_are_as_deep_as_limits_allow():

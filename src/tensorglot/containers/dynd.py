@@ -25,40 +25,36 @@ from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count, pairwise
-from typing import Any, TypeAlias, TypeVar
+from operator import mul
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.cached import cached_property
 from tensorglot.containers.table import UNNAMED, Container, ReadOptions, WriteOptions, check_header
-from tensorglot.dynd.codec.decode import decode, skip
-from tensorglot.dynd.codec.encode import measure, varint
+from tensorglot.dynd.codec.decode import decode
+from tensorglot.dynd.codec.encode import measure as serialized_nbytes
+from tensorglot.dynd.codec.encode import varint
 from tensorglot.dynd.codec.inputs import PIECE_NBYTES, Stream
-from tensorglot.dynd.schema import (
-    HUGE,
-    Node,
-    block_nbytes,
-    check_readable,
-    fixed_nbytes,
-    is_symbolic,
-    parse_data_type,
-    sizes_of,
-    void_error,
-)
+from tensorglot.dynd.codec.skip import skip
+from tensorglot.dynd.schema import HUGE, Node, check_readable, void_error
+from tensorglot.dynd.sizes import NO_LIMITS, VARIABLE, Sizes, fixed_nbytes, measure, read_types
 from tensorglot.dynd.tensors import SERIALIZED, from_tensor, tensor_pieces
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, TruncatedError, add_tensor_to_errors
+from tensorglot.kernels import type_codes as codes
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
-from tensorglot.model.index import UNKNOWN, Index, Layout, shape_columns, take_shapes
+from tensorglot.model.index import UNKNOWN, Index, RowLayout
 from tensorglot.model.payload import Chunk, Source
 from tensorglot.model.subbyte import UnpackedSubByte
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
-from tensorglot.model.types.algebra import Struct, dense, dense_parts, walk
+from tensorglot.model.types.algebra import dense, dense_parts
 from tensorglot.model.types.base import Type, quote
-from tensorglot.model.types.text import Block, parse, parse_block, parse_canonical, parse_items, text_of
+from tensorglot.model.types.rows import Rows
+from tensorglot.model.types.text import parse, parse_canonical, text_of
 
 __all__ = ["CONTAINER", "check_writable", "index_of"]
 
@@ -73,51 +69,55 @@ _LENGTH_NBYTES = 9
 """Bytes of the longest varint."""
 _AHEAD_NBYTES, _NEAR_NBYTES = 64 << 10, 4 << 10
 """What is read at least to skip values, and the size up to which a value between them is read, too."""
-_TYPES_AT_ONCE = 512
-"""Types whose values are skipped together: skipping has buffers for each node of a type."""
+_PACKED = {row.code for row in TABLE if row.packed}
 _SLOW_PATH = {row.code for row in TABLE if row.packed or row.name == "bool" or row.numpy is None}
 """Element types that are converted or checked one tensor at a time."""
 
-Kind: TypeAlias = Block | Type
-"""A type; a dense one as its elements and its shape, without an object for each dimension."""
 R = TypeVar("R")
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """The types of values: the distinct ones, and for each value the position among them."""
+    """The types of values: the rows of the distinct ones, and for each value the position among them."""
 
-    distinct: list[Kind]
-    positions: NDArray[np.intp]
+    types: Rows
+    distinct: NDArray[np.int64]
+    positions: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, types: Rows, known: Mapping[Any, int], keys: Sequence[Hashable]) -> Kinds:
+        """The types of values that have these keys; `known` has the row of each."""
+        numbers = dict(zip(known, count(), strict=False))
+        positions = np.fromiter(map(numbers.__getitem__, keys), np.int64, len(keys))
+        return cls(types, np.array(list(known.values()), np.int64), positions)
 
     @cached_property
-    def sizes(self) -> dict[int, Node]:
-        """The root of the plan of each distinct type, for its sizes; blocks are left out."""
-        return {i: sizes_of(kind) for i, kind in enumerate(self.distinct) if isinstance(kind, Type)}
+    def sizes(self) -> Sizes:
+        return measure(self.types)
 
-    def nbytes(self) -> list[int | None]:
-        """The size of the values of each distinct type, if all have the same."""
-        return [
-            self.sizes[i].nbytes if isinstance(kind, Type) else block_nbytes(kind)
-            for i, kind in enumerate(self.distinct)
-        ]
+    @cached_property
+    def rows(self) -> NDArray[np.int64]:
+        """The row of the type of each value."""
+        return self.distinct[self.positions]
+
+    @cached_property
+    def nested(self) -> dict[int, int]:
+        """The rows of the distinct types that are not blocks of elements, by their numbers."""
+        numbers = np.flatnonzero(self.types.dtypes[self.distinct] < 0)
+        return dict(zip(numbers.tolist(), self.distinct[numbers].tolist(), strict=True))
 
     def check_shared(self, limits: Limits, offset: int | None = None) -> None:
         """Bounds what tensors of one type claim together: in a store, the bytes of all of them may be the same."""
-        counts = np.bincount(self.positions, minlength=len(self.distinct)).tolist()
-        if sum(counts[i] * node.charge for i, node in self.sizes.items()) > limits.void_count:
+        numbers, rows = list(self.nested), list(self.nested.values())
+        counts = np.bincount(self.positions, minlength=len(self.distinct))[numbers].tolist()
+        charges = self.sizes.charge[rows].tolist()
+        if sum(map(mul, counts, charges)) > limits.void_count:
             raise void_error(limits, offset)
-        shared = {i: node.type for i, node in self.sizes.items() if counts[i] > 1}
-        columns = sum((counts[i] - 1) * sum(1 for _ in walk(type)) for i, type in shared.items())
+        inside = (self.types.after[rows] - rows).tolist()
+        columns = sum((count - 1) * size for count, size in zip(counts, inside, strict=True))
         limits.check_tensors(
             columns, rule="dynd.limit.columns", offset=offset, what="columns of tensors that share a type"
         )
-
-    @classmethod
-    def of(cls, keys: Sequence[Hashable], known: Mapping[Any, Kind]) -> Kinds:
-        """The types of values that have these keys."""
-        numbers = dict(zip(known, count(), strict=False))
-        return cls(list(known.values()), np.fromiter(map(numbers.__getitem__, keys), np.intp, len(keys)))
 
     def entries(self, of_type: dict[int, R]) -> dict[int, R]:
         """The entries of a sparse column, from those of distinct types: one object for all values of a type."""
@@ -131,10 +131,9 @@ def read(source: Source, options: ReadOptions) -> Index:
     if text == str(_TABLE):
         names, texts, kinds, edges = _table(source, begin, options)
     else:
-        names, texts, known = _fields(text, options.limits, begin - len(text))
+        names, texts, kinds = _fields(text, options.limits, begin - len(text))
         options.limits.check_tensors(len(names), rule="dynd.limit.tensors", offset=begin)
         _check_names(names, options, begin)
-        kinds = Kinds.of(texts, known)
         edges = _edges(source, kinds, begin, options.limits)
     if options.strict and text != _whole_text(names, texts):
         raise FormatError("not canonical: the tensors would be written in another form", rule="dynd.strict", offset=0)
@@ -145,8 +144,7 @@ def read(source: Source, options: ReadOptions) -> Index:
 
 def index_of(fields: Sequence[tuple[str, Type]], spans: Sequence[tuple[int, int]], limits: Limits = DEFAULT) -> Index:
     """The index of serialized values at spans of a source."""
-    known = {id(type): type for _, type in fields}
-    kinds = Kinds.of([id(type) for _, type in fields], {key: dense_parts(type) or type for key, type in known.items()})
+    kinds = _kinds_of([type for _, type in fields])
     begins, ends = np.array(spans, np.int64).reshape(-1, 2).T
     kinds.check_shared(limits)
     return _index([name for name, _ in fields], kinds, begins, ends)
@@ -154,42 +152,48 @@ def index_of(fields: Sequence[tuple[str, Type]], spans: Sequence[tuple[int, int]
 
 def check_writable(types: Iterable[Type]) -> None:
     """Refuses to write together what a reader with default limits would refuse."""
-    keys = list(types)
     try:
-        Kinds.of(keys, {type: dense_parts(type) or type for type in keys}).check_shared(DEFAULT)
+        _kinds_of(list(types)).check_shared(DEFAULT)
     except LimitError as error:
         raise InputError(error.message, rule=error.rule) from None
 
 
+def _kinds_of(types: Sequence[Type]) -> Kinds:
+    texts = {id(type): str(type) for type in types}
+    distinct = list(dict.fromkeys(texts.values()))
+    rows = read_types(distinct, NO_LIMITS)
+    known = dict(zip(distinct, rows.roots.tolist(), strict=True))
+    return Kinds.of(rows, known, [texts[id(type)] for type in types])
+
+
 def _index(names: list[str], kinds: Kinds, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Index:
-    blocks = [None if isinstance(kind, Type) else kind for kind in kinds.distinct]
-    dims, dim_offsets = shape_columns([(0,) if block is None else block[1] for block in blocks])
-    dims, dim_offsets = take_shapes(dims, dim_offsets, kinds.positions)
-    types = {number: kind for number, kind in enumerate(kinds.distinct) if isinstance(kind, Type)}
-    layouts = kinds.entries({number: Layout(NESTED, type) for number, type in types.items()})
+    types, rows = kinds.types, kinds.rows
+    dtypes = types.dtypes[rows]
+    dims, dim_offsets = types.shapes(rows)
+    layouts = kinds.entries({number: RowLayout(NESTED, types, row) for number, row in kinds.nested.items()})
     nested = np.fromiter(layouts, np.int64, len(layouts))
     dims[dim_offsets[nested]] = ends[nested] - begins[nested]
     part_names = ["data"] * len(names)
-    for row in layouts:
-        part_names[row] = SERIALIZED
-    narrow = kinds.entries(
-        {
-            number: UnpackedSubByte(block[0], math.prod(block[1]))
-            for number, block in enumerate(blocks)
-            if block is not None and block[0].packed
-        }
-    )
+    for position in layouts:
+        part_names[position] = SERIALIZED
+    narrow = {
+        position: UnpackedSubByte(block[0], math.prod(block[1]))
+        for position, block in enumerate(types.blocks(rows) if _PACKED & {*dtypes.tolist()} else ())
+        if block is not None and block[0].packed
+    }
     return Index(
         format="dynd@1",
         names=names,
-        dtypes=np.array([_BYTES if block is None else block[0].code for block in blocks], np.uint8)[kinds.positions],
+        dtypes=np.where(dtypes < 0, _BYTES, dtypes).astype(np.uint8),
         dims=dims,
         dim_offsets=dim_offsets,
         begins=begins,
         ends=ends,
         part_names=part_names,
         layouts=layouts,
-        attributes=kinds.entries({number: {TYPE_ATTRIBUTE: str(type)} for number, type in types.items()}),
+        attributes=kinds.entries(
+            {number: {TYPE_ATTRIBUTE: types.text_of(row)} for number, row in kinds.nested.items()}
+        ),
         codecs=narrow,
         decoded_nbytes={i: codec.dtype.nbytes(codec.count) for i, codec in narrow.items()},
     )
@@ -231,27 +235,15 @@ def _header(source: Source, options: ReadOptions) -> tuple[str, int]:
     return source.read_bytes(at, length).decode("ascii", "replace"), at + length
 
 
-def _fields(text: str, limits: Limits, at: int) -> tuple[list[str], list[str], dict[str, Kind]]:
-    """The names and types of the tensors in a type at a byte of the file, and each distinct type."""
-    items = parse_items(text, limits) if text.startswith("{") else None
-    if items is None or items.names is None:
-        type = _data_type(text, limits, at)
-        fields = type.fields if isinstance(type, Struct) else ((UNNAMED, type),)
-        texts = [str(field) for _, field in fields]
-        known = {text: dense_parts(field) or field for text, (_, field) in zip(texts, fields, strict=True)}
-        return [name for name, _ in fields], texts, known
-    if any(isinstance(kind, Type) and is_symbolic(kind) for kind in items.types.values()):
-        _data_type(text, limits, at)
-    return items.names, items.texts, items.types
-
-
-def _data_type(text: str, limits: Limits, at: int) -> Type:
-    """Parses the text of a type at a byte of the file."""
-    try:
-        return parse_data_type(text, limits)
-    except FormatError as error:
-        error.offset = at
-        raise
+def _fields(text: str, limits: Limits, at: int) -> tuple[list[str], list[str], Kinds]:
+    """The names and types of the tensors in a type at a byte of the file."""
+    types = read_types([text], limits, at)
+    if types.code[0] != codes.STRUCT:
+        return [UNNAMED], [text], Kinds.of(types, {text: 0}, [text])
+    inside = types.inside(0)
+    texts = types.texts(inside)
+    known = dict(zip(reversed(texts), reversed(inside.tolist()), strict=True))
+    return types.names(0, inside), texts, Kinds.of(types, known, texts)
 
 
 def _length(source: Source, begin: int) -> tuple[int, int]:
@@ -291,9 +283,9 @@ def _table(source: Source, begin: int, options: ReadOptions) -> tuple[list[str],
     if data + length != source.size:
         raise FormatError("trailing bytes after the value", rule="dynd.trailing", offset=data + length)
     types = _texts(value, texts)
-    kinds = Kinds.of(
-        types, {text: parse_block(text, limits) or _data_type(text, limits, begin) for text in dict.fromkeys(types)}
-    )
+    distinct = list(dict.fromkeys(types))
+    held = read_types(distinct, limits, begin)
+    kinds = Kinds.of(held, dict(zip(distinct, held.roots.tolist(), strict=True)), types)
     _check_sizes(kinds, nbytes, begin)
     found = _texts(value, names)
     _check_names(found, options, begin)
@@ -312,14 +304,11 @@ def _texts(value: Value, node: Node) -> list[str]:
 
 def _check_sizes(kinds: Kinds, nbytes: NDArray[np.int64], begin: int) -> None:
     """Checks the sizes of tensors whose types have a fixed size."""
-    sizes = kinds.nbytes()
-    needed = np.array([-1 if size is None else min(size, HUGE) for size in sizes], np.int64)[kinds.positions]
-    wrong = np.flatnonzero((needed >= 0) & (needed != nbytes))
-    if len(wrong):
-        kind = kinds.distinct[kinds.positions[wrong[0]]]
-        text = str(kind if isinstance(kind, Type) else dense(*kind))
+    needed = kinds.sizes.nbytes[kinds.rows]
+    for wrong in np.flatnonzero((needed != VARIABLE) & (needed != nbytes))[:1].tolist():
         raise FormatError(
-            f"value of type {text:.60} needs {sizes[kinds.positions[wrong[0]]]} bytes, found {nbytes[wrong[0]]}",
+            f"value of type {kinds.types.text_of(kinds.rows.item(wrong)):.60} needs {needed[wrong]} bytes, "
+            f"found {nbytes[wrong]}",
             rule="dynd.table.size",
             offset=begin,
         )
@@ -335,20 +324,15 @@ def _check_names(names: list[str], options: ReadOptions, begin: int) -> None:
 
 def _edges(source: Source, kinds: Kinds, begin: int, limits: Limits) -> list[int]:
     """Returns where each value begins. The last one ends the file."""
-    fixed, known = kinds.nbytes(), kinds.sizes.copy()
-    if None in fixed:
-        known |= {i: sizes_of(dense(*kind)) for i, kind in enumerate(kinds.distinct) if not isinstance(kind, Type)}
-    numbers = kinds.positions.tolist()
-    sizes = [fixed[number] for number in numbers]
+    sizes = kinds.sizes.nbytes[kinds.rows].tolist()
     edges, last = [begin], len(sizes) - 1
     while (i := len(edges) - 1) <= last:
-        if sizes[i] is not None:
-            stop = next((j for j in range(i, len(sizes)) if sizes[j] is None), len(sizes))
-            edges += accumulate([size or 0 for size in sizes[i:stop]], initial=edges.pop())
+        if sizes[i] != VARIABLE:
+            stop = next((j for j in range(i, len(sizes)) if sizes[j] == VARIABLE), len(sizes))
+            edges += accumulate(sizes[i:stop], initial=edges.pop())
         elif i < last:
-            stop = next((j for j in range(i + 1, last) if (sizes[j] or 0) > _NEAR_NBYTES), last)
-            stop = _stop_at_types(numbers, i, stop)
-            edges += skip(_Window(source, edges[-1]), [known[number] for number in numbers[i:stop]], limits)
+            stop = next((j for j in range(i + 1, last) if sizes[j] > _NEAR_NBYTES), last)
+            edges += skip(_Window(source, edges[-1]), kinds.types, kinds.sizes, kinds.rows[i:stop], limits)
         else:
             edges.append(source.size)
         if edges[-1] > source.size:
@@ -360,16 +344,6 @@ def _edges(source: Source, kinds: Kinds, begin: int, limits: Limits) -> list[int
     if edges[-1] != source.size:
         raise FormatError("trailing bytes after the value", rule="dynd.trailing", offset=edges[-1])
     return edges
-
-
-def _stop_at_types(numbers: list[int], start: int, stop: int) -> int:
-    """Where values from `start` on, up to `stop`, have been of _TYPES_AT_ONCE types."""
-    seen: set[int] = set()
-    for i in range(start, stop):
-        seen.add(numbers[i])
-        if len(seen) > _TYPES_AT_ONCE:
-            return i
-    return stop
 
 
 class _Window:
@@ -498,7 +472,7 @@ def _value_nbytes(tensor: Tensor) -> int:
     nbytes = fixed_nbytes(tensor.type)
     if nbytes is not None:
         return nbytes
-    return tensor.parts[SERIALIZED].nbytes if SERIALIZED in tensor.parts else measure(from_tensor(tensor))
+    return tensor.parts[SERIALIZED].nbytes if SERIALIZED in tensor.parts else serialized_nbytes(from_tensor(tensor))
 
 
 CONTAINER = Container(DTYPES, read, write, inspect=inspect)

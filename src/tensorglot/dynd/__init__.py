@@ -19,6 +19,7 @@ The mapping is a bijection: bytes that are accepted serialize to the same bytes 
     export          a Tensor to NumPy, plain Python, a dense Tensor
     codec           columns to canonical bytes, and back
     schema          a type as the tree of columns that its values have
+    sizes           sizes of the values of types, without a schema
     value           one value, as these columns; a selection of its rows
     columns         a value from the parts of a nested tensor; parts of a file are checked
     tensors         values as tensors; tensors as values and as canonical bytes

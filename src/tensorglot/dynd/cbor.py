@@ -22,7 +22,8 @@ import numpy as np
 from tensorglot.dynd.codec.encode import encode, varint
 from tensorglot.dynd.codec.packing import packed_bytes
 from tensorglot.dynd.python_atoms import array_to_atoms
-from tensorglot.dynd.schema import Kind, Node, parse_data_type
+from tensorglot.dynd.schema import Kind, Node
+from tensorglot.dynd.sizes import read_types
 from tensorglot.dynd.value import Value
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.limits import Limits
@@ -214,7 +215,7 @@ def _several_dims(order: int, shape: Any, inner: Any, limits: Limits) -> tuple[T
 def _dynd(text: Any, raw: Any, limits: Limits) -> tuple[Type, list[bytes]]:
     if not isinstance(text, str) or not isinstance(raw, bytes):
         raise _refuse("the dynd tag must be around the text of a type and a byte string", "array")
-    type = parse_data_type(text, limits)
+    type = read_types([text], limits).type(0)
     if is_native(type):
         raise _refuse(f"{text:.60} is native to CBOR: the dynd tag must not be used for it", "native")
     return type, [raw]
@@ -253,4 +254,4 @@ def from_dag(block: bytes, fetch: Callable[[CID], Any] | None, limits: Limits) -
         data = data_bytes(data, fetch, size)
     if not isinstance(data, bytes | memoryview) or len(data) != size:
         raise _refuse(f"a node must have as many bytes of data as its size says ({size})", "node")
-    return parse_data_type(text, limits), data
+    return read_types([text], limits).type(0), data

@@ -12,44 +12,33 @@ A plan is made once for each type. Knows types and sizes; knows no values and no
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
 
 from tensorglot.dynd.atoms import ATOM_TYPES, BYTE, Atom, atom_of
-from tensorglot.errors import FormatError, InputError, LimitError, UnsupportedError, escape
+from tensorglot.errors import InputError, LimitError, UnsupportedError
 from tensorglot.kernels import varints as kernel
+from tensorglot.kernels.type_sizes import OBJECTS_PER_BYTE
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.types import algebra as ty
 from tensorglot.model.types.base import Type, quote
 from tensorglot.model.types.temporal import Date, Unit
-from tensorglot.model.types.text import Block, parse_canonical
 
 __all__ = [
     "HUGE",
     "Kind",
     "Node",
     "Plan",
-    "block_nbytes",
     "check_readable",
     "check_shape",
-    "fixed_nbytes",
-    "is_symbolic",
-    "parse_data_type",
     "plan_of",
-    "sizes_of",
     "void_error",
 ]
 
 HUGE = 1 << 62
 """Sizes saturate here, to stay within 64 bits."""
-OBJECTS_PER_BYTE = 64
-"""Values without bytes that each byte of data allows, before they count against Limits.void_count."""
-
-_MAY_BE_SYMBOLIC = re.compile(r"[A-Z]|\.\.\.|->")
-"""The text of a symbolic type has a variable, dots or an arrow."""
 PATH_DEPTH = 256
 """Nodes below this depth have no path: the total length of paths grows with the square of the depth."""
 BLOCK_RANK = 60
@@ -150,6 +139,11 @@ class Plan:
     def root(self) -> Node:
         return self.nodes[0]
 
+    @property
+    def boxes(self) -> list[Type]:
+        """The types inside whose values have types of their own."""
+        return [node.type for node in self.nodes if node.kind is Kind.BOX]
+
     def inside_out(self) -> Iterator[Node]:
         """The nodes, children before their parents."""
         return reversed(self.nodes)
@@ -162,61 +156,9 @@ def plan_of(type: Type) -> Plan:
     return _number_nodes(type, ty.fold(type, _node, _inside))
 
 
-def parse_data_type(text: str, limits: Limits = DEFAULT) -> Type:
-    """The type of a value that follows in a file: the canonical text of one that is not symbolic."""
-    type = parse_canonical(text, limits)
-    if is_symbolic(type):
-        raise FormatError(f"{escape(text, longest=60)} is symbolic: no value has this type", rule="dynd.symbolic")
-    return type
-
-
-def is_symbolic(type: Type) -> bool:
-    """Whether a type has no values, by its text where that tells."""
-    return _MAY_BE_SYMBOLIC.search(str(type)) is not None and ty.symbolic(type)
-
-
 def _check_not_symbolic(type: Type) -> None:
-    if is_symbolic(type):
+    if ty.symbolic(type):
         raise InputError(f"{type} is symbolic: no value has this type", rule="dynd.symbolic")
-
-
-def fixed_nbytes(type: Type) -> int | None:
-    """The serialized size of a value, if all values of the type have the same."""
-    block = ty.dense_parts(type)
-    return sizes_of(type).nbytes if block is None else block_nbytes(block)
-
-
-def block_nbytes(block: Block) -> int:
-    """The serialized size of a block; elements have a byte or more."""
-    return max(1, block[0].bits // 8) * math.prod(block[1])
-
-
-def sizes_of(type: Type) -> Node:
-    """The root of a plan, for its sizes alone: what is one object in the type is one node, without a place."""
-    _check_not_symbolic(type)
-    known: dict[int, Node] = {}
-    stack = [type]
-    while stack:
-        children = _inside(stack[-1])
-        inside = dict(zip(map(id, children), children, strict=True))
-        missing = [child for key, child in inside.items() if key not in known]
-        if missing:
-            stack.extend(missing)
-        else:
-            inner = stack.pop()
-            nodes = [known[id(child)] for child in children]
-            known[id(inner)] = _sizes_of_dims(inner, *nodes) if isinstance(inner, ty.Fixed) else _node(inner, nodes)
-    return known[id(type)]
-
-
-def _sizes_of_dims(type: ty.Fixed, inner: Node) -> Node:
-    """Consecutive dimensions as one node."""
-    if inner.kind is Kind.BLOCK:
-        return _dims(type, inner)
-    shape = ty.leading(type)[0]
-    nbytes = None if inner.nbytes is None else _product(*shape, inner.nbytes)
-    least = _product(*shape, inner.least)
-    return Node(Kind.REPEAT, type, (inner,), shape, (), None, nbytes, least, _objects(shape, inner.objects))
 
 
 def _inside(type: Type) -> tuple[Type, ...]:
@@ -354,7 +296,7 @@ def _storage(type: ty.Storage, inner: Node) -> Node:
 def _repeat(type: Type, shape: tuple[int, ...], axis: tuple[int, ...], inner: Node) -> Node:
     check_shape(shape, 8)
     nbytes = None if inner.nbytes is None else _product(*shape, inner.nbytes)
-    objects = min(HUGE, 1 + _product(*shape, inner.objects))
+    objects = _objects(shape, inner.objects)
     return Node(Kind.REPEAT, type, (inner,), shape, axis, None, nbytes, _product(*shape, inner.least), objects)
 
 

@@ -17,6 +17,9 @@ that of success is empty. The caller has the messages.
     cbor_values    validated CBOR to Python values
     varint_decode  varint chains of ragged data to columns
     varint_encode  columns back to varint chains
+    type_rows      texts of types to rows
+    type_sizes     sizes of the values of types in rows
+    skip_values    where serialized values of such types end
     bson_walk      walks BSON documents, to a field or to every vector
     bson_rows      rows of equal length to and from BSON
     buffers        the buffer protocol for classes written in Python: a base class, no loop
@@ -38,10 +41,10 @@ that of success is empty. The caller has the messages.
     packed_decode  applies those to a buffer
     zstd_blocks    where a zstd frame ends
 
-Seven modules are not compiled. varints defines the opcodes and answer codes of the two
-varint kernels, sparse and packed_deltas what their encoders and decoders share.
-primitives has the functions that kernels share, in Python; their C form is
-`primitives.pxd`. varints, cbor_heads (the heads of CBOR) and crc32c_step (the
-processor's CRC-32C instruction) have a C form in the same way. nocython replaces the
-`cython` module where Cython is not installed.
+Eight modules are not compiled. varints defines the opcodes and answer codes of the two
+varint kernels and skip_values, type_codes the codes of types, sparse and packed_deltas what
+their encoders and decoders share. primitives has the functions that kernels share, in
+Python; their C form is `primitives.pxd`. varints, type_codes, cbor_heads (the heads of CBOR)
+and crc32c_step (the processor's CRC-32C instruction) have a C form in the same way. nocython
+replaces the `cython` module where Cython is not installed.
 """

@@ -5,6 +5,7 @@
 
 from cpython.buffer cimport PyBUF_ND, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memchr, memcmp, memcpy
+from tensorglot.kernels cimport varints
 
 
 cdef extern from *:
@@ -328,6 +329,25 @@ cdef inline bint exceeds(long long count, long long size, long long most) noexce
     if count < 0x80000000LL and size < 0x80000000LL:
         return count * size > most
     return size != 0 and count > most // size
+
+
+cdef inline long long varint(const unsigned char* source, Py_ssize_t at, Py_ssize_t end) noexcept nogil:
+    cdef long long value = 0
+    cdef long long byte
+    cdef int shift = 0
+    # The value stays positive as long as shift < 63.
+    while at < end:
+        byte = source[at]
+        if byte < 128:
+            if byte == 0 and shift > 0:
+                return varints.PADDED
+            return value | (byte << shift)
+        value |= (byte & 127) << shift
+        shift += 7
+        at += 1
+        if shift == 63:
+            return varints.LONG
+    return varints.TRUNCATED
 
 
 cdef inline Py_ssize_t varint_nbytes(long long value) noexcept nogil:

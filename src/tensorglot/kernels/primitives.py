@@ -166,6 +166,25 @@ def bit_length(value: int) -> int:
     return value.bit_length()
 
 
+def varint(data: Any, at: int, end: int) -> int:
+    """The varint (LEB128) at `at`, below 2**63, or one of the faults LONG, PADDED and TRUNCATED of `varints`.
+
+    Only the shortest form is accepted, so that equal values have equal bytes.
+    """
+    value = shift = 0
+    # Invariant: `value` has the `shift` bits of the bytes before `at`. Nine bytes hold 63 bits.
+    while at < end:
+        byte = data[at]
+        if byte < 128:
+            return varints.PADDED if byte == 0 and shift > 0 else value | byte << shift
+        value |= (byte & 127) << shift
+        shift += 7
+        at += 1
+        if shift == 63:
+            return varints.LONG
+    return varints.TRUNCATED
+
+
 def varint_nbytes(value: int) -> int:
     """The number of bytes of a LEB128 varint."""
     return max(1, (value.bit_length() + 6) // 7)

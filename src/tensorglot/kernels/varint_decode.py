@@ -32,6 +32,7 @@ else:
         uchars_in,
         uchars_of,
         uints_of,
+        varint,
         varint_nbytes,
     )
 
@@ -72,33 +73,6 @@ class Column:
 
     def filled(self) -> Any:
         return self.fill
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _varint(source: cython.p_const_uchar, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cython.longlong:
-    """The varint (LEB128) at `at`, below 2**63, or one of the faults LONG, PADDED and TRUNCATED.
-
-    Only the shortest form is accepted, so that equal values have equal bytes.
-    """
-    value: cython.longlong = 0
-    byte: cython.longlong
-    shift: cython.int = 0
-    # Invariant: `value` has the `shift` bits of the bytes before `at`. Nine bytes hold 63 bits: the value stays
-    # positive as long as shift < 63.
-    while at < end:
-        byte = source[at]
-        if byte < 128:
-            if byte == 0 and shift > 0:
-                return varints.PADDED
-            return value | (byte << shift)
-        value |= (byte & 127) << shift
-        shift += 7
-        at += 1
-        if shift == 63:
-            return varints.LONG
-    return varints.TRUNCATED
 
 
 @cython.final
@@ -198,8 +172,6 @@ class Decoder:
             return self.repeat(node)
         if op == varints.CHAR:
             return self.chars(node)
-        if op == varints.EDGE:
-            return self.edges(node)
         self.counts[self.top] -= 1
         self.wanted = self.column_of[node]
         return varints.HELP
@@ -280,7 +252,7 @@ class Decoder:
         while self.top == frame and self.counts[frame] > 0:
             if offsets.fill == offsets.capacity:
                 return self.grow(node, self.counts[frame])
-            count = _varint(self.source, self.at, self.end)
+            count = varint(self.source, self.at, self.end)
             if count < 0:
                 return varints.MORE if count == varints.TRUNCATED else count
             if exceeds(count, self.least[child], self.end - self.at + self.beyond):
@@ -327,7 +299,7 @@ class Decoder:
             count = source[at]
             head = at + 1
             if count >= 128:
-                count = _varint(source, at, end)
+                count = varint(source, at, end)
                 if count < 0 or count >= _HALF:
                     break
                 head = at + varint_nbytes(count)
@@ -438,17 +410,6 @@ class Decoder:
             left -= 1
         self.counts[self.top] = left
         return answer
-
-    @cython.cfunc
-    def edges(self, node: cython.Py_ssize_t) -> cython.int:
-        """Notes the position in the input."""
-        column: Column = self.column(node)
-        if column.fill == column.capacity:
-            return self.grow(node, self.counts[self.top])
-        column.positions[column.fill] = self.at
-        column.fill += 1
-        self.counts[self.top] -= 1
-        return 0
 
     def request(self) -> tuple[int, int]:
         """After GROW: the column, and the most elements that it needs. After HELP: the column of the BOX."""

@@ -1,4 +1,4 @@
-"""Opcodes and answers of `varint_decode` and `varint_encode`, which process varint chains.
+"""Opcodes and answers of `varint_decode` and `varint_encode`, which process varint chains, and of `skip_values`.
 
 A varint chain is the encoding of ragged data: elements as bytes, each list preceded by
 its length as a varint. A program describes one type: the tree of its nodes as columns
@@ -19,7 +19,6 @@ SEQUENCE = 4  # one value of each child
 REPEAT = 5  # a fixed number of values of the child
 CHAR = 6  # one UTF-8 character
 BOX = 7  # one value that the caller decodes or encodes
-EDGE = 8  # no bytes: the position in the input is added to a column; only to decode
 
 # Answers.
 DONE = 0
@@ -35,3 +34,5 @@ FLAG = -5  # an option's flag is neither 0 nor 1
 EMPTY = -6  # more values without bytes than the caller allows
 UTF8 = -7  # invalid UTF-8, or a code point that UTF-8 cannot encode
 RANGE = -8  # a row of a column points outside the values of its child
+TYPE = -9  # the text before a value is not that of a type
+DEPTH = -10  # values that bring their type are nested too deeply

@@ -29,6 +29,7 @@ from tensorglot.tuples import NamedTuple
 
 if TYPE_CHECKING:
     from tensorglot.model.types.base import Type
+    from tensorglot.model.types.rows import Rows
 
 __all__ = [
     "UNKNOWN",
@@ -37,6 +38,7 @@ __all__ = [
     "Layout",
     "Note",
     "Placement",
+    "RowLayout",
     "first_overlap",
     "place_rows",
     "shape_columns",
@@ -68,6 +70,18 @@ class BlockLayout(NamedTuple):
         from tensorglot.model.types.algebra import dense
 
         return dense(self.dtype, self.shape)
+
+
+class RowLayout(NamedTuple):
+    """The same for a tensor whose type is a row of texts."""
+
+    name: str
+    rows: Rows
+    row: int
+
+    @property
+    def type(self) -> Type:
+        return self.rows.type(self.row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +127,7 @@ class Index:
     first_rows: NDArray[np.int64] | None = _per("structure", default=None)
     """Tensor i has the rows first_rows[i] to first_rows[i + 1]. None: tensor i has row i."""
     part_names: Sequence[str] | None = _per("row", fill="data", default=None)
-    layouts: Mapping[int, Layout | BlockLayout] = _per("tensor", default_factory=dict)
+    layouts: Mapping[int, Layout | BlockLayout | RowLayout] = _per("tensor", default_factory=dict)
     """A tensor without an entry is dense."""
     attributes: Mapping[int, Mapping[str, Any]] = _per("tensor", default_factory=dict)
     checksums: Sequence[str | None] | None = _per("row", default=None)

@@ -21,7 +21,7 @@ import numpy as np
 from tensorglot.cached import cached_property
 from tensorglot.containers.dynd import index_of
 from tensorglot.dynd.link_columns import may_link
-from tensorglot.dynd.schema import fixed_nbytes
+from tensorglot.dynd.sizes import fixed_nbytes
 from tensorglot.dynd.tensors import SERIALIZED
 from tensorglot.errors import FormatError, LimitError, TensorglotError, add_tensor_to_errors, escape
 from tensorglot.io.local import BaseSource

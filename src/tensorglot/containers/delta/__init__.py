@@ -24,11 +24,11 @@ from tensorglot.dynd.tensors import SERIALIZED
 from tensorglot.errors import Hint, UnsupportedError, escape, plural
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, TABLE
-from tensorglot.model.index import Index, Layout, Note
+from tensorglot.model.index import Index, Layout, Note, RowLayout
 from tensorglot.model.payload import Encoded, Source, Undecodable
 from tensorglot.model.tensor import NESTED
-from tensorglot.model.types.algebra import dense_parts
-from tensorglot.model.types.text import Block, parse_canonical
+from tensorglot.model.types.rows import Block
+from tensorglot.model.types.text import parse_canonical, parse_each
 
 __all__ = ["CONTAINER"]
 
@@ -54,8 +54,9 @@ def read(source: Source, options: ReadOptions) -> Index:
     found = read_index(source, options.limits)
     builder = IndexBuilder(options.limits, "delta")
     codecs = {state: _NeedsBase(state) for state in ("unchanged", "changed", "added")}
-    types = {text: parse_canonical(text, options.limits) for text in {row.type for row in found.rows}}
-    blocks = {text: dense_parts(type) for text, type in types.items()}
+    types = parse_each(list(dict.fromkeys(row.type for row in found.rows)), options.limits)
+    roots = dict(zip(types.texts(types.roots), types.roots.tolist(), strict=True))
+    blocks = dict(zip(roots, types.blocks(types.roots), strict=True))
     rows_of = found.rows_of()
     for position, (name, changes) in enumerate(zip(found.names, rows_of, strict=True)):
         special = found.special.get(position)
@@ -63,14 +64,10 @@ def read(source: Source, options: ReadOptions) -> Index:
         whole = SERIALIZED if nested else "data"
         parts: tuple[PartName, ...] = ((whole, None, None),) if special is None else special.parts
         rows = [_row(row, blocks[row.type], part, codecs[row.state]) for row, part in zip(changes, parts, strict=True)]
-        type = types[changes[0].type] if special is None else parse_canonical(special.type, options.limits)
-        layout = NESTED if nested else special.layout if special else "dense"
-        builder.add(
-            name,
-            *rows,
-            layout=None if layout == "dense" else Layout(layout, type),
-            attributes=None if special is None else special.attributes,
-        )
+        layout: Layout | RowLayout | None = RowLayout(NESTED, types, roots[changes[0].type]) if nested else None
+        if special is not None and special.layout != "dense":
+            layout = Layout(special.layout, parse_canonical(special.type, options.limits))
+        builder.add(name, *rows, layout=layout, attributes=None if special is None else special.attributes)
     return builder.index("delta@1", found.metadata, list(_notes(found, rows_of)))
 
 

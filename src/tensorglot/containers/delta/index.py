@@ -14,7 +14,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from blake3 import blake3
@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from tensorglot.arrays import prefix_sums
 from tensorglot.containers.table import check_header
-from tensorglot.dynd.schema import fixed_nbytes
+from tensorglot.dynd.sizes import VARIABLE, measure
 from tensorglot.errors import FormatError, TruncatedError, UnsupportedError, plural
 from tensorglot.limits import Limits
 from tensorglot.model.payload import Source
-from tensorglot.model.types.algebra import symbolic
-from tensorglot.model.types.text import parse_canonical
+from tensorglot.model.types.text import parse_canonical, parse_each
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.cid import CHUNK_NBYTES, decode_node, encode_node
 
 __all__ = [
@@ -240,20 +240,17 @@ class _Reader:
             )
         self.node, self.end, self.limits = node, end, limits
         self.names, self.types = self._texts("names"), self._texts("types")
-        self.fixed = [self._nbytes(text) for text in self.types]
+        types = parse_each(self.types, limits)
+        for number in np.flatnonzero(types.symbolic[types.roots])[:1].tolist():
+            raise _malformed(f"symbolic type {self.types[number]:.60} cannot have data")
+        self.fixed = measure(types).nbytes[types.roots]
+        """The size of values of each type, or VARIABLE."""
 
     def _texts(self, key: str) -> list[str]:
         texts: list[str] = self.node[key]
         if not {*map(type, texts)} <= {str} or len(set(texts)) != len(texts):
             raise _malformed(f"{key} must be different texts")
         return texts
-
-    def _nbytes(self, text: str) -> int | None:
-        """The size of values of a type, if all have the same size."""
-        type = parse_canonical(text, self.limits)
-        if symbolic(type):
-            raise _malformed(f"symbolic type {text:.60} cannot have data")
-        return fixed_nbytes(type)
 
     def _columns(self, key: str, kind: np.dtype[Any]) -> NDArray[Any]:
         data = self.node[key]
@@ -311,9 +308,9 @@ class _Reader:
         """Checks the types of bases or rows, and their sizes against these."""
         if len(values) and int(values["type"].max()) >= len(self.types):
             raise _malformed("a type that does not exist")
-        sizes = [-1 if nbytes is None else min(nbytes, _MOST_NBYTES) for nbytes in self.fixed]
-        fixed = np.array([*sizes, -1], np.int64)[values["type"]]
-        wrong = (values["nbytes"] >= _MOST_NBYTES) | ((fixed >= 0) & (values["nbytes"] != fixed.astype(np.uint64)))
+        fixed = np.append(self.fixed, VARIABLE)[values["type"]]
+        wrong = (fixed != VARIABLE) & (values["nbytes"] != fixed.astype(np.uint64))
+        wrong |= values["nbytes"] >= _MOST_NBYTES
         for type, nbytes in values[["type", "nbytes"]][wrong][:1].tolist():
             raise _malformed(f"a value of type {self.types[type]:.60} cannot have {nbytes} bytes")
 

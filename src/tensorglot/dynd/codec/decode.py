@@ -11,7 +11,6 @@ the faulty one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,9 +20,9 @@ from tensorglot.dynd.codec.check import Fault, first_fault
 from tensorglot.dynd.codec.growable import GrowableBuffer
 from tensorglot.dynd.codec.inputs import Input, Memory
 from tensorglot.dynd.codec.packing import unpack_columns
-from tensorglot.dynd.codec.program import EDGE_ROW, Program, decoding, skipping
+from tensorglot.dynd.codec.program import decoding
 from tensorglot.dynd.match import check_holds
-from tensorglot.dynd.schema import HUGE, Kind, Node, Plan, plan_of, void_error
+from tensorglot.dynd.schema import Kind, Plan, plan_of, void_error
 from tensorglot.dynd.value import Column, Value, lists_of
 from tensorglot.errors import FormatError, InputError, LimitError
 from tensorglot.kernels import varint_decode
@@ -32,7 +31,7 @@ from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.types.algebra import Merkle, Type, TypeType
 from tensorglot.model.types.text import parse_canonical
 
-__all__ = ["decode", "decode_all", "skip"]
+__all__ = ["BOX_DEPTH", "decode", "decode_all", "depth_error", "leading_type", "refusal"]
 
 BOX_DEPTH = 128
 """Upper bound of Limits.type_depth for values in `array[T]`: each level takes a frame of Python's stack."""
@@ -51,7 +50,6 @@ _REFUSALS = {
 }
 _DTYPES = {
     kernel.BLOCK: np.uint8, kernel.LIST: np.int64, kernel.OPTION: np.int64, kernel.CHAR: np.uint32,
-    kernel.EDGE: np.int64,
 }  # fmt: skip
 
 
@@ -60,8 +58,7 @@ def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
     plan = plan_of(type)
     start, most = source.base + source.at, min(limits.type_depth, BOX_DEPTH)
     if depth > most:
-        message = f"array[T] nested more than {most} deep (Limits.type_depth)"
-        raise LimitError(message, rule="dynd.depth", offset=start)
+        raise depth_error(most, start)
     if plan.root.charge > limits.void_count:
         raise void_error(limits, start)
     # Values of a fixed size in memory become views without running the kernel.
@@ -70,6 +67,19 @@ def decode(source: Input, type: Type, limits: Limits, depth: int = 0) -> Value:
     if fault is not None:
         raise fault.error(_place(fault, source, start, plan, limits, depth))
     return value
+
+
+def depth_error(most: int, offset: int) -> LimitError:
+    message = f"array[T] nested more than {most} deep (Limits.type_depth)"
+    return LimitError(message, rule="dynd.depth", offset=offset)
+
+
+def refusal(answer: int, limits: Limits, offset: int) -> FormatError:
+    """The error for an answer of a kernel that is a fault."""
+    if answer == kernel.EMPTY:
+        return void_error(limits, offset)
+    rule, message = _REFUSALS[answer]
+    return FormatError(message, rule=rule, offset=offset)
 
 
 def decode_all(data: Any, type: Type, limits: Limits = DEFAULT, depth: int = 0) -> Value:
@@ -96,7 +106,7 @@ def _view_fixed_size(source: Input, plan: Plan) -> Value | None:
 _parse = lru_cache(maxsize=1024)(parse_canonical)
 
 
-def _leading_type(source: Input, limits: Limits) -> Type:
+def leading_type(source: Input, limits: Limits) -> Type:
     """Reads the type before a value."""
     # The usual case, a text below 128 bytes that is in the window, needs no run of the kernel.
     at, window = source.at, source.window
@@ -114,16 +124,6 @@ def _leading_type(source: Input, limits: Limits) -> Type:
     return _parse(value.array(value.plan.nodes[1]).tobytes().decode("ascii"), limits)
 
 
-def skip(source: Input, nodes: Sequence[Node], limits: Limits) -> list[int]:
-    """Skips values of types (`sizes_of`), in bounded memory and without checking their bytes.
-
-    Returns the offset of the end of each.
-    """
-    if any(node.charge > limits.void_count for node in {id(node): node for node in nodes}.values()):
-        raise void_error(limits)
-    return _Skipper(source, skipping(nodes), limits, len(nodes)).skip()
-
-
 class _Reader:
     """Decodes one value from an input to columns. `stop` is a column and how far to fill it."""
 
@@ -131,10 +131,8 @@ class _Reader:
         self, source: Input, plan: Plan, limits: Limits, depth: int, stop: tuple[int, int] | None = None
     ) -> None:
         self.plan, self.stop = plan, stop
-        self.prepare(source, decoding(plan), limits, depth, limits.void_count - plan.root.charge)
-
-    def prepare(self, source: Input, program: Program, limits: Limits, depth: int, charges: int) -> None:
-        self.source, self.program, self.limits, self.depth = source, program, limits, depth
+        self.source, self.limits, self.depth = source, limits, depth
+        program = self.program = decoding(plan)
         self.boxes: dict[int, list[Value]] = {}
         self.buffers: dict[int, GrowableBuffer] = {}
         columns = [varint_decode.Column()] * (2 * len(program.ops))
@@ -144,7 +142,9 @@ class _Reader:
                 columns[op.column] = buffer.column
             elif op.code == kernel.BOX:
                 self.boxes[op.column] = []
-        self.kernel = varint_decode.Decoder(program.to_decode, columns, program.depth, charges)
+        self.kernel = varint_decode.Decoder(
+            program.to_decode, columns, program.depth, limits.void_count - plan.root.charge
+        )
         self.begin = source.base + source.at
 
     def value(self) -> Value:
@@ -159,7 +159,7 @@ class _Reader:
             if answer == kernel.DONE:
                 return
             if answer == kernel.MORE:
-                self.more()
+                source.more(self.kernel.remaining())
             elif answer == kernel.GROW:
                 column, need = self.kernel.request()
                 if not self.grow(column, need):
@@ -167,10 +167,7 @@ class _Reader:
             elif answer == kernel.HELP:
                 self.box(self.kernel.request()[0])
             else:
-                self.refuse(answer)
-
-    def more(self) -> None:
-        self.source.more(self.kernel.remaining())
+                raise refusal(answer, self.limits, source.base + source.at)
 
     def grow(self, column: int, need: int) -> bool:
         """Enlarges the memory of a column, in proportion to the input read so far."""
@@ -198,7 +195,7 @@ class _Reader:
         """Reads the type and the value of an `array[T]`, or the type and the link of a symbolic `merkle[T]`."""
         op = self.program.ops[column // 2]
         at = self.source.base + self.source.at
-        type = _leading_type(self.source, self.limits)
+        type = leading_type(self.source, self.limits)
         try:
             if isinstance(op.node.type, Merkle):
                 type = Merkle(plan_of(type).type)  # plan_of refuses a symbolic type
@@ -206,13 +203,6 @@ class _Reader:
             self.boxes[column].append(decode(self.source, type, self.limits, self.depth + 1))
         except InputError as error:
             raise FormatError(error.message, rule=error.rule, offset=at) from error
-
-    def refuse(self, answer: int) -> None:
-        at = self.source.base + self.source.at
-        if answer == kernel.EMPTY:
-            raise void_error(self.limits, at)
-        rule, message = _REFUSALS[answer]
-        raise FormatError(message, rule=rule, offset=at)
 
     def columns(self) -> tuple[Column, ...]:
         columns: list[Column] = [None] * len(self.plan.nodes)
@@ -237,43 +227,6 @@ class _Reader:
             for child in op.children:
                 counts[child] = count
         return tuple(columns)
-
-
-class _Skipper(_Reader):
-    """Walks values without keeping them: a column that is full is overwritten from the beginning."""
-
-    def __init__(self, source: Input, program: Program, limits: Limits, count: int) -> None:
-        self.ends: list[int] = []
-        self.prepare(source, program, limits, 0, min(count * limits.void_count, HUGE))
-
-    def skip(self) -> list[int]:
-        """Skips all values; returns the offset of the end of each."""
-        self.run()
-        self.collect_ends()
-        return self.ends
-
-    def collect_ends(self) -> None:
-        """Before the window moves: the column has positions in it."""
-        buffer = self.buffers[2 * EDGE_ROW]
-        self.ends += (buffer.array() + self.source.base).tolist()
-        buffer.lend(0)
-
-    def more(self) -> None:
-        self.collect_ends()
-        super().more()
-
-    def grow(self, column: int, need: int) -> bool:
-        self.collect_ends()
-        buffer = self.buffers[column]
-        if len(buffer.memory) < STEP:  # by steps: thousands of columns may have an element each
-            buffer.grow(min(STEP, max(LEAST_ROOM, 4 * len(buffer.memory))))
-        buffer.lend(min(buffer.column.filled(), 1))  # keep one: a list adds its size to the offset before it
-        return True
-
-    def box(self, column: int) -> None:
-        self.collect_ends()
-        super().box(column)
-        self.boxes[column].clear()
 
 
 def _place(fault: Fault, source: Input, start: int, plan: Plan, limits: Limits, depth: int) -> int | None:

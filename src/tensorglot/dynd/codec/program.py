@@ -7,7 +7,6 @@ chooses these nodes: all of a fixed size to decode, those packed in memory to en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,13 +15,10 @@ from numpy.typing import NDArray
 
 from tensorglot.dynd.schema import HUGE, Kind, Node, Plan
 from tensorglot.kernels import varints as kernel
-from tensorglot.model.types.algebra import Tuple
 
-__all__ = ["EDGE_ROW", "Op", "Program", "decoding", "program_for", "skipping"]
+__all__ = ["Op", "Program", "decoding", "program_for"]
 
 Column = NDArray[np.int64]
-EDGE_ROW = 1
-"""The row of the EDGE behind each value that is skipped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,31 +78,6 @@ def program_for(plan: Plan, whole: frozenset[int], indexed: frozenset[int]) -> P
         if code != kernel.BLOCK:
             stack.extend((child, row, level + 1) for child in reversed(node.children))
     return _assemble([Op(code, node, 2 * i, tuple(kids)) for i, (code, node, kids) in enumerate(rows)], depth)
-
-
-def skipping(roots: Sequence[Node]) -> Program:
-    """The program of values that follow each other, each with an EDGE behind it.
-
-    What is one node among the types of the values (`sizes_of`) is one row, and has one column.
-    """
-    root, edge = Node(Kind.SEQUENCE, Tuple(), least=sum(node.least for node in roots)), Node(Kind.SEQUENCE, Tuple())
-    nodes = {id(root): root, id(edge): edge}
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if id(node) not in nodes:
-            nodes[id(node)] = node
-            stack.extend(() if node.nbytes is not None else node.children)
-    rows = {key: row for row, key in enumerate(nodes)}
-    ops = [
-        Op(kernel.SEQUENCE, root, 0, tuple([row for node in roots for row in (rows[id(node)], EDGE_ROW)])),
-        Op(kernel.EDGE, edge, 2 * EDGE_ROW),
-    ]
-    for row, node in enumerate(list(nodes.values())[2:], 2):
-        whole = node.nbytes is not None
-        children = () if whole else tuple(rows[id(child)] for child in node.children)
-        ops.append(Op(kernel.BLOCK if whole else int(node.kind), node, 2 * row, children))
-    return _assemble(ops, len(ops))
 
 
 def _code(node: Node, whole: frozenset[int], indexed: frozenset[int]) -> int:

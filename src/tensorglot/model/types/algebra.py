@@ -17,6 +17,7 @@ the bytes of `2 * 3 * int4` would depend on where a dimension ends.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import field
 from operator import attrgetter
 from typing import Literal, TypeVar
 
@@ -175,8 +176,9 @@ class Var(Type):
 class Tuple(Type):
     """`(T0, T1)`. Open, `(T0, ...)`, it is symbolic."""
 
-    elements: tuple[Type, ...] = ()
-    open: bool = False
+    # Defaults that are attributes of the class would hide fields that are yet to be made (`Type.of_origin`).
+    elements: tuple[Type, ...] = field(default_factory=tuple)
+    open: bool = field(default_factory=bool)
 
     @property
     def children(self) -> tuple[Type, ...]:
@@ -191,8 +193,8 @@ class Tuple(Type):
 class Struct(Type):
     """`{a: T0, b: T1}`. Open, `{a: T0, ...}`, it is symbolic."""
 
-    fields: tuple[tuple[str, Type], ...] = ()
-    open: bool = False
+    fields: tuple[tuple[str, Type], ...] = field(default_factory=tuple)
+    open: bool = field(default_factory=bool)
 
     def __post_init__(self) -> None:
         check_names([name for name, _ in self.fields])
@@ -342,7 +344,7 @@ class Function(Type):
     positional: tuple[Type, ...]
     keywords: tuple[tuple[str, Type], ...]
     result: Type
-    open: bool = False
+    open: bool = field(default_factory=bool)
 
     def __post_init__(self) -> None:
         check_names([name for name, _ in self.keywords])
@@ -402,6 +404,10 @@ def symbolic(type: Type) -> bool:
     stack = [type]
     while stack:
         inner = stack.pop()
+        if inner.origin is not None:
+            if inner.origin.symbolic:
+                return True
+            continue
         if isinstance(inner, _SYMBOLIC) or (isinstance(inner, Tuple | Struct) and inner.open):
             return True
         if not isinstance(inner, Array | Merkle):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from string import Formatter
-from typing import ClassVar, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, dataclass_transform
 
 from tensorglot.cached import cached_property
 from tensorglot.errors import InputError
@@ -27,6 +27,7 @@ __all__ = [
     "quote",
     "quote_text",
     "refuse",
+    "unquote",
 ]
 
 SIZE_END = 1 << 63
@@ -42,10 +43,23 @@ def refuse(message: str, rule: str) -> InputError:
     return InputError(message, rule=f"dynd.type.{rule}")
 
 
+class Origin(Protocol):
+    """What a type was read from, if its fields are made when they are asked for."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def symbolic(self) -> bool: ...
+
+    def fields(self) -> dict[str, Any]: ...
+
+
 @dataclass_transform(frozen_default=True, eq_default=False)
 class Type:
     """A DyND type. `str(type)` is canonical: two types are equal if and only if it is the same."""
 
+    origin: ClassVar[Origin | None] = None
     template: ClassVar[str] = ""
     """The canonical text, with the names of fields in braces."""
     _split: ClassVar[list[tuple[str, str | None]]]
@@ -71,8 +85,29 @@ class Type:
         """The types inside, in the order of the text."""
         return tuple([getattr(self, name) for name in self._inside])
 
+    @classmethod
+    def of_origin(cls, origin: Origin) -> Self:
+        """A type that was read: its fields are made when the first is asked for."""
+        made = cls.__new__(cls)
+        vars(made)["origin"] = origin
+        return made
+
+    if not TYPE_CHECKING:  # where every field is declared
+
+        def __getattr__(self, name: str) -> Any:
+            if self.origin is None or name not in self.__dataclass_fields__:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            for field, value in self.origin.fields().items():
+                vars(self).setdefault(field, value)  # another thread may make them, too
+            return vars(self)[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in vars(type(self))["__dataclass_fields__"]}
+
     @cached_property
     def _text(self) -> str:
+        if self.origin is not None:
+            return self.origin.text
         # A stack instead of recursion: a deep type must not reach Python's recursion limit.
         text: list[str] = []
         stack: list[str | Type] = [self]
@@ -83,11 +118,6 @@ class Type:
             else:
                 stack.extend(reversed(list(piece.pieces())))
         return "".join(text)
-
-    def spelled(self, text: str) -> Self:
-        """The type itself, where its canonical text is known."""
-        vars(self)["_text"] = text
-        return self
 
     def __str__(self) -> str:
         return self._text
@@ -105,6 +135,11 @@ class Type:
 def quote(name: str) -> str:
     """A field's name in canonical text: bare if it is an identifier, otherwise quoted."""
     return name if _BARE.fullmatch(name) else quote_text(name)
+
+
+def unquote(name: str) -> str:
+    """The inverse of `quote`, for canonical text."""
+    return name[1:-1].encode().decode("unicode_escape") if name[:1] == "'" else name
 
 
 def quote_text(text: str) -> str:

@@ -1,19 +1,18 @@
 """The tokens of a type string, and errors that show the line and column.
 
-One regular expression finds all tokens at once; where one is in the text is found again for
-an error. Knows no grammar beyond names, numbers and quoting.
+One regular expression finds the tokens, each when the one before it is read. Knows no
+grammar beyond names, numbers and quoting.
 """
 
 from __future__ import annotations
 
 import re
 import string
-from itertools import islice
 from typing import NoReturn
 
 from tensorglot.errors import TensorglotError
 
-__all__ = ["Scanner", "unescape"]
+__all__ = ["Scanner", "fault_at"]
 
 # Possessive, and every character is in a token or before one: the time is linear in the text.
 _TOKEN = re.compile(
@@ -41,20 +40,23 @@ _ESCAPED = {"\\": "\\", "'": "'", '"': '"', "/": "/", "b": "\b", "f": "\f", "n":
 _BEFORE_CARET, _AFTER_CARET = 60, 20
 
 
-def unescape(text: str) -> str | None:
-    """The text between quotes; None if an escape in it is invalid."""
-    if "\\" not in text:
-        return text
-    if any(_escaped(match) is None for match in _ESCAPE.finditer(text)):
-        return None
-    return _ESCAPE.sub(lambda match: _escaped(match) or "", text)
-
-
 def _escaped(match: re.Match[str]) -> str | None:
     if match[1]:
         return _ESCAPED[match[1]]
     code = int(match[2] or match[3] or "110000", 16)
     return None if code > 0x10FFFF or 0xD800 <= code < 0xE000 else chr(code)
+
+
+def fault_at(error: type[TensorglotError], text: str, at: int, message: str, rule: str) -> TensorglotError:
+    """The error for a character of a text, which it shows."""
+    begin = text.rfind("\n", 0, at) + 1
+    end = text.find("\n", at)
+    column = at - begin
+    line = text[max(begin, at - _BEFORE_CARET) : min(len(text) if end < 0 else end, at + _AFTER_CARET)]
+    shown = "".join(c if c.isprintable() else "?" for c in line)
+    where = f"line {text.count(chr(10), 0, at) + 1}, column {column + 1}"
+    caret = " " * min(column, _BEFORE_CARET) + "^"
+    return error(f"{message}, at {where}:\n  {shown}\n  {caret}\n", rule=f"dynd.type.{rule}")
 
 
 class Scanner:
@@ -66,13 +68,13 @@ class Scanner:
         nbytes_max: int,
         fault: type[TensorglotError],
         beyond: type[TensorglotError],
-        known: slice = slice(0, 0),
+        read: str | None = None,
     ) -> None:
-        """What is `known` is read as blanks."""
+        """`read`, if given, is read instead of the text, which errors show."""
         self.text, self.nbytes_max, self.fault, self.beyond = text, nbytes_max, fault, beyond
         self.check_length(text)
-        self.read = text[: known.start] + " " * len(text[known]) + text[known.stop :]
-        self.tokens = _TOKEN.findall(self.read)
+        self.matches = _TOKEN.finditer(text if read is None else read)
+        self.tokens: list[re.Match[str]] = []
         self.at = -1
         self.kind = self.lexeme = ""
         self.advance()
@@ -88,11 +90,21 @@ class Scanner:
         """Moves to the next token and returns the current one."""
         previous = self.lexeme
         self.at += self.kind != "end"
-        lexeme = self.lexeme = self.tokens[self.at]
+        lexeme = self.lexeme = self._token(self.at)[1]
         self.kind = _KINDS.get(lexeme) or _KINDS.get(lexeme[0]) or self._rare_kind(lexeme)
         if self.kind == "int" and lexeme[0] == "0" != lexeme:
             self.refuse("unexpected character", "token")
         return previous
+
+    def _token(self, number: int) -> re.Match[str]:
+        while number >= len(self.tokens):
+            self.tokens.append(next(self.matches))
+        return self.tokens[number]
+
+    @property
+    def position(self) -> int:
+        """The position of the current token in the text."""
+        return self.tokens[self.at].start(1)
 
     def _rare_kind(self, lexeme: str) -> str:
         if _TEXT.fullmatch(lexeme):
@@ -103,7 +115,7 @@ class Scanner:
 
     def peek(self) -> str | None:
         """The token after the current one."""
-        return None if self.kind == "end" else self.tokens[self.at + 1]
+        return None if self.kind == "end" else str(self._token(self.at + 1)[1])
 
     def accept(self, token: str) -> bool:
         if self.lexeme != token or self.kind not in ("sign", "name"):
@@ -139,15 +151,5 @@ class Scanner:
         self, message: str, rule: str, token: int | None = None, *, inside: int = 0, beyond: bool = False
     ) -> NoReturn:
         """Raises an error that shows a token, the current one by default, or a character inside it."""
-        tokens = _TOKEN.finditer(self.read)
-        at = next(islice(tokens, self.at if token is None else token, None)).start(1) + inside
-        begin = self.text.rfind("\n", 0, at) + 1
-        end = self.text.find("\n", at)
-        column = at - begin
-        line = self.text[max(begin, at - _BEFORE_CARET) : min(len(self.text) if end < 0 else end, at + _AFTER_CARET)]
-        shown = "".join(c if c.isprintable() else "?" for c in line)
-        where = f"line {self.text.count(chr(10), 0, at) + 1}, column {column + 1}"
-        caret = " " * min(column, _BEFORE_CARET) + "^"
-        raise (self.beyond if beyond else self.fault)(
-            f"{message}, at {where}:\n  {shown}\n  {caret}\n", rule=f"dynd.type.{rule}"
-        )
+        at = self.tokens[self.at if token is None else token].start(1) + inside
+        raise fault_at(self.beyond if beyond else self.fault, self.text, at, message, rule)

@@ -1,8 +1,10 @@
 """Parses text to types; `str` is the inverse.
 
-One loop over a stack of open types: depth costs memory, not recursion. Text longer
-than `Limits.type_nbytes` is refused before it is parsed; brackets and options may nest
-`Limits.type_depth` deep, and `Limits.rank` dimensions may follow one another.
+Canonical text is read to rows by a kernel (`rows`). The parser here reads every other
+spelling, and finds what is wrong with text that the kernel refuses: one loop over a stack
+of open types, so depth costs memory, not recursion. Text longer than `Limits.type_nbytes`
+is refused before it is read; brackets and options may nest `Limits.type_depth` deep, and
+`Limits.rank` dimensions may follow one another.
 
 Knows the grammar (docs/dynd-format.md, which only ever grows); knows no data. The rules
 of each type are checked by its constructor.
@@ -10,15 +12,17 @@ of each type are checked by its constructor.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-from tensorglot.errors import FormatError, InputError, LimitError, escape
+import numpy as np
+
+from tensorglot.errors import FormatError, InputError, LimitError, TensorglotError, escape
+from tensorglot.kernels import type_codes as codes
 from tensorglot.limits import DEFAULT, Limits, as_limits
-from tensorglot.model.dtypes import TABLE, DType
+from tensorglot.model.dtypes import TABLE
 from tensorglot.model.types.algebra import (
     ANY,
     Array,
@@ -45,15 +49,12 @@ from tensorglot.model.types.algebra import (
     Void,
     dense,
 )
-from tensorglot.model.types.base import Type, check_names, quote
-from tensorglot.model.types.items import split_items
-from tensorglot.model.types.scan import Scanner
+from tensorglot.model.types.base import Type
+from tensorglot.model.types.rows import Rows, Stop, read_rows
+from tensorglot.model.types.scan import Scanner, fault_at
 from tensorglot.model.types.temporal import Date, DateTime, Decimal, Time, TimeDelta
 
-__all__ = ["Block", "Items", "parse", "parse_block", "parse_canonical", "parse_items", "text_of"]
-
-Block: TypeAlias = tuple[DType, tuple[int, ...]]
-"""A dense type: its elements and its shape."""
+__all__ = ["parse", "parse_canonical", "parse_each", "text_of"]
 
 _ROWS: dict[str, Type] = {row.name: dense(row, ()) for row in TABLE}
 _NAMED: dict[str, Type] = {
@@ -67,12 +68,6 @@ _NAMED: dict[str, Type] = {
     "array": Array(ANY),
     **{leaf.template: leaf() for leaf in (Bytes, String, Char, TypeType, Void, Date)},
 }
-_LEAVES: dict[str, Type] = {str(leaf): leaf for leaf in _NAMED.values()}
-"""Types without parameters, by their canonical text."""
-_DENSE: dict[str, DType] = {str(_ROWS[row.name]): row for row in TABLE}
-"""Element types, by the canonical text of their types."""
-_SIZES = re.compile(r"(?:(?:0|[1-9][0-9]{0,17}) \* )*+[^ ]+")
-"""Text in which all before the last ` * ` are sizes of dimensions."""
 _AROUND: dict[str, Callable[[Type], Type]] = {"option": Option, "pointer": Pointer, "array": Array, "merkle": Merkle}
 _WITH_BRACKETS = {
     "time": "time['us']",
@@ -93,113 +88,79 @@ _ENCODINGS = {
 }
 
 
-_SHORT = 100
-"""Up to this many characters, parsing all tokens takes less time than finding items."""
-
-
 def parse(text: str, limits: Limits = DEFAULT) -> Type:
     """Parses a type in any spelling."""
     if not isinstance(text, str):
         raise InputError(f"the text of a type must be a str, not {type(text).__name__}", rule="dynd.type.text")
-    return _Parser(text, as_limits(limits)).type()
+    limits = as_limits(limits)
+    found = read_rows([text], limits) if len(text) <= limits.type_nbytes else None
+    return found.type(0) if isinstance(found, Rows) else _Parser(text, limits).type()
 
 
 def parse_canonical(text: str, limits: Limits = DEFAULT) -> Type:
     """Parses a type from data, which must be in the canonical spelling."""
-    type = _parse_leaf(text, limits)
-    found = _find_items(text, limits) if type is None and len(text) > _SHORT else 0
-    if isinstance(found, Items):
-        return _of_items(text, found)
-    if found > 1:  # raises the error of a later item, without reading those before it again
-        _Parser(text, limits, canonical=True, known=slice(1, found)).type()
-    return type or _parse_tokens(text, limits)
+    return parse_each([text], limits).type(0)
 
 
-def _parse_tokens(text: str, limits: Limits) -> Type:
-    type = _Parser(text, limits, canonical=True).type()
-    if str(type) != text:
-        raise FormatError(
-            f"the canonical spelling of this type is {escape(str(type), longest=160)}", rule="dynd.type.canonical"
-        )
-    return type
+def parse_each(texts: Sequence[str], limits: Limits) -> Rows:
+    """Parses types from data: the rows of all texts, each of which must be in the canonical spelling."""
+    for text in texts:
+        if len(text) > limits.type_nbytes:
+            raise LimitError(
+                f"the type has {len(text)} characters; Limits.type_nbytes allows {limits.type_nbytes}",
+                rule="dynd.type.length",
+            )
+    found = read_rows(texts, limits)
+    if isinstance(found, Stop):
+        raise _refusal(texts[found.text], found, limits)
+    return found
 
 
-def parse_block(text: str, limits: Limits) -> Block | None:
-    """The element type and the shape in canonical text of a dense type (`3 * 4 * float32`); None for any other text."""
-    *sizes, name = text.split(" * ", limits.rank)
-    dtype = _DENSE.get(name)
-    if dtype is None or len(text) > limits.type_nbytes or not _SIZES.fullmatch(text):
-        return None
-    return dtype, tuple(map(int, sizes))
+_READ_ON = 1000
+"""Characters that the parser reads after the place where a text is not canonical: most likely all that are left."""
 
 
-def _parse_leaf(text: str, limits: Limits) -> Type | None:
-    """A type without parameters, or dimensions of one (`3 * string`); None for any other text."""
-    *sizes, name = text.split(" * ", limits.rank)
-    type = _LEAVES.get(name)
-    if type is None or len(text) > limits.type_nbytes or not _SIZES.fullmatch(text):
-        return None
-    for size in reversed(sizes):
-        type = Fixed(int(size), type)
-    return type.spelled(text)
-
-
-class Items(NamedTuple):
-    """The items of a tuple, which have no names, or of a struct."""
-
-    names: list[str] | None
-    texts: list[str]
-    """The types, as text."""
-    types: dict[str, Block | Type]
-    """The type of each distinct text."""
-
-
-def parse_items(text: str, limits: Limits) -> Items | None:
-    """The items of a tuple or a struct in canonical text; None for any other text, in which the parser finds why."""
-    found = _find_items(text, limits)
-    return found if isinstance(found, Items) else None
-
-
-def _find_items(text: str, limits: Limits) -> Items | int:
-    """The items; for any other text, where the first one begins that is not valid, or 0."""
-    if len(text) > limits.type_nbytes or limits.type_depth < 1:
-        return 0
-    found = split_items(text)
-    if found is None:
-        return 0
-    names, texts = found
-    types: dict[str, Block | Type] = {}
-    limits = replace(limits, type_depth=limits.type_depth - 1)
-    room = len(text) // 2  # the text of items whose own items are found like this halves with each level
+def _refusal(text: str, stop: Stop, limits: Limits) -> TensorglotError:
+    """What is wrong with a text: the parser's error, or, if it has none near that place, the place."""
+    at = stop.at - stop.begin
+    if stop.duplicate:
+        return fault_at(FormatError, text, at, "duplicate field name", "field")
     try:
-        for inner in dict.fromkeys(texts):
-            type = parse_block(inner, limits) or _parse_leaf(inner, limits)
-            if type is None:
-                room -= len(inner)
-                type = (_listed(inner, limits) if room >= 0 else None) or _parse_tokens(inner, limits)
-            types[inner] = type
-        check_names(names or ())
-    except (FormatError, InputError):
-        before = texts[: texts.index(inner)] if len(types) < len(set(texts)) else []
-        named = [len(quote(name)) + 2 for name in names or ()]
-        return 1 + sum(map(len, before)) + 2 * len(before) + sum(named[: len(before)])
-    return Items(names, texts, types)
+        _Parser(text, limits, _shortened(stop)).check(at + _READ_ON)
+    except (FormatError, LimitError) as error:
+        return error
+    return fault_at(FormatError, text, at, "this is not the canonical spelling of a type", "canonical")
 
 
-def _listed(text: str, limits: Limits) -> Type | None:
-    """A tuple or a struct, of whose items each distinct text is parsed once."""
-    items = parse_items(text, limits) if len(text) > _SHORT else None
-    return None if items is None else _of_items(text, items)
+_LONG = 20
+"""Characters above which a complete type is replaced by a shorter one."""
+_SHORT = {codes.TUPLE: "()", codes.FUNCTION: "()->()", codes.PAIR: "T,T"}
+"""What replaces a type of which more may follow; another is replaced by an empty struct."""
 
 
-def _of_items(text: str, items: Items) -> Type:
-    types = {
-        inner: type if isinstance(type, Type) else dense(*type).spelled(inner) for inner, type in items.types.items()
-    }
-    elements = [types[inner] for inner in items.texts]
-    if items.names is None:
-        return Tuple(tuple(elements)).spelled(text)
-    return Struct(tuple(zip(items.names, elements, strict=True))).spelled(text)
+def _shortened(stop: Stop) -> str:
+    """The text, with blanks and short types in place of long ones that are complete, and so valid.
+
+    Of the items of a list that is still open the last is kept. A comma may be missing after it, and a parameter
+    after one with a name needs a name.
+    """
+    rows, at = stop.rows, stop.begin
+    still_open = rows.end < 0
+    pieces = []
+    for row in [-1, *np.flatnonzero(still_open & (rows.begin >= at)).tolist()]:
+        inside = np.flatnonzero((rows.parent == row) & ~still_open & (rows.begin >= stop.begin))[-2:].tolist()
+        if len(inside) == 2:
+            begin, end = rows.begin.item(row) + 1, rows.end.item(inside[0]) + len(", ")
+            pieces += [rows.text[at:begin], " " * (end - begin)]
+            at = end
+        for core in inside[-1:]:
+            while codes.FIXED <= rows.code.item(core) <= codes.POINTER:
+                core += 1
+            begin, end = rows.begin.item(core), rows.end.item(core)
+            if end - begin > _LONG:
+                pieces += [rows.text[at:begin], _SHORT.get(rows.code.item(core), "{}").ljust(end - begin)]
+                at = end
+    return "".join(pieces) + rows.text[at : stop.end]
 
 
 @lru_cache(maxsize=1024)
@@ -238,22 +199,38 @@ class _List:
 
 
 class _Parser(Scanner):
-    def __init__(self, text: str, limits: Limits, canonical: bool = False, known: slice = slice(0, 0)) -> None:
-        fault, beyond = (FormatError, LimitError) if canonical else (InputError, InputError)
-        super().__init__(text, limits.type_nbytes, fault, beyond, known)
-        self.limits, self.canonical = limits, canonical
+    def __init__(self, text: str, limits: Limits, read: str | None = None) -> None:
+        """A text of a caller, or, with what is read in its place, from data."""
+        fault, beyond = (InputError, InputError) if read is None else (FormatError, LimitError)
+        super().__init__(text, limits.type_nbytes, fault, beyond, read)
+        self.limits, self.canonical = limits, read is not None
         self.open: list[_Around | _List] = []
         self.depth = self.run = self.dims = 0
 
     def type(self) -> Type:
         whole = None
         while whole is None:
-            inner = self.leaf_or_open()
-            whole = None if inner is None else self.close(inner)
-        if self.kind != "end":
-            self.refuse("unexpected text after the type", "syntax")
+            whole = self.step()
+        self.finish()
         self.check_length(str(whole))
         return whole
+
+    def check(self, at: int) -> None:
+        """Reads on until the current token is behind a position."""
+        whole = None
+        while whole is None and self.position <= at:
+            whole = self.step()
+        if whole is not None:
+            self.finish()
+
+    def step(self) -> Type | None:
+        """Reads a type without children, or opens one with children. Returns the whole type if that ends there."""
+        inner = self.leaf_or_open()
+        return None if inner is None else self.close(inner)
+
+    def finish(self) -> None:
+        if self.kind != "end":
+            self.refuse("unexpected text after the type", "syntax")
 
     def leaf_or_open(self) -> Type | None:
         """Reads a type without children, or opens one with children and returns None."""

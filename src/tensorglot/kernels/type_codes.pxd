@@ -1,0 +1,5 @@
+# The numbers of `type_codes.py` as constants of C; the meaning of each is there.
+
+cdef enum:
+    ELEMENT, FLAT, TEXT, CHAR, SYMBOL, FIXED, VAR, SYMBOLIC_DIM, OPTION, POINTER, ARRAY, MERKLE, MAP, STORAGE, PAIR
+    TUPLE, STRUCT, FUNCTION, COMPLEX, ENUMERATED, BYTES, FIXED_STRING, DATETIME, DECIMAL, ENCODING, UNIT
