@@ -26,18 +26,20 @@ import test_attacks_bintensors
 import test_onnx
 import ztensor_builder as zt
 from bson_samples import EVERY_KIND, binary, document, element
-from dynd_random import mutant, random_bytes, random_type
+from dynd_random import mutant, random_bytes, random_type, varint
 from fuzzing import bintensors, bson, foreign
 from peers import needs
 from tensorglot import dynd
 from tensorglot.containers import bintensors as bintensors_container
 from tensorglot.containers import safetensors as safetensors_container
-from tensorglot.dynd.codec import decode, encode, growable
+from tensorglot.dynd import sizes
+from tensorglot.dynd.codec import decode, encode, growable, skip
+from tensorglot.dynd.sizes import read_types
 from tensorglot.kernels.sparse import SPARE
 from tensorglot.kernels.sparse_decode import expand
 from tensorglot.model.dtypes import BY_NAME
+from tensorglot.model.types.rows import KERNEL_WORDS
 from tensorglot.store import encoder, encodings
-from tensorglot.wire.protobuf import Field
 from test_safetensors import ACCEPTED, REFUSED
 
 FOLDER = Path(tg.__file__).parent / "kernels"
@@ -88,6 +90,8 @@ def plain(value: Any) -> Any:
 
 def outcome(module: ModuleType, function: str, arguments: tuple[Any, ...]) -> Any:
     """What a call returns and what it leaves in its arguments. After a fault its columns mean nothing."""
+    if function in CLASSES:
+        return plain(CLASSES[function](module, *arguments)), None
     result = getattr(module, function)(*arguments)
     if function == "scan" and result[0]:
         return plain(result[:3]), None
@@ -235,6 +239,8 @@ def ndarrays_calls() -> Iterator[Call]:
         yield "describe", lambda arrays=arrays, most=most: (arrays, code_of, most)
         twice = [*arrays, *rng.choices(arrays, k=rng.randrange(2))] if arrays else []
         yield "has_repeated", lambda twice=twice: (twice,)
+        yield "spans", lambda arrays=arrays: (arrays,)
+        yield "spans", lambda arrays=arrays: ([array.data for array in arrays if array.dtype.kind == "f"],)
 
 
 def gather_calls() -> Iterator[Call]:
@@ -493,10 +499,13 @@ def pickle_steps_calls() -> Iterator[Call]:
         "a.s": Storage("k", Kind("f4"), 3),
         "torch._utils._rebuild_tensor_v2": View._make,
     }
-    types, works = (Pairs, Storage, View), {total: 60}
+    types = Pairs, Storage, View
     codes = [bytes([code]) for code in range(0x28, 0x96)]
     codes += [b"K\7", b"M\1\2", b"h\0", b"q\0", b"q\1", b"r\0\0\0\0", b"j\1\0\0\0", b"\x8c\1a", b"\x8c\1\xff"]
     codes += [b"X\1\0\0\0b", b"\x8a\2\1\xff", b"\x8a\x11" + bytes(17), b"ca\nb\n", b"ca\nc\n", b"ca\n", b"c"]
+    codes += [b"J\1\0\0\x80", b"J\xff\0\0\0", b"G?\xf8" + bytes(6), b"\x8b\1\0\0\0\x80", b"\x8b" + b"\xff" * 4]
+    codes += [b"B\1\0\0\0b", b"C\1b", b"T\1\0\0\0\xff", b"U\1b", b"\x8d\1" + bytes(7) + b"b", b"\x8e" + b"\xff" * 8]
+    codes += [b"(d", b"Q", b"Nb", b")\x81", b"]" * 80]
     codes += [b"ccollections\nOrderedDict\n)R", b"\x8c\1a\x8c\1b\x93", b"](", b"}(", b"e", b"u", b"s", b"a", b"t"] * 3
     view = b"ctorch._utils\n_rebuild_tensor_v2\n(ca\ns\nK\1%s%s\x89Nt"
     sizes = [b")", b"K\2\x85", b"K\1K\3\x86", b"N\x85", b"\x8a\x08" + b"\xff" * 8 + b"\x85"]
@@ -505,21 +514,23 @@ def pickle_steps_calls() -> Iterator[Call]:
     codes += [b"\x95" + bytes([n]) + bytes(7) for n in (0, 5, 255)] + [b"\x95" + b"\xff" * 8]
     codes += [b"ca\nf\n)R", b"ca\nf\nK\1K\2\x86R", b"ca\nf\n)\x85R", b"K\1)R", b"ca\nf\n]R"]
     likely = codes[-110:]
-    for _ in range(6000):
-        data = b"".join(rng.choices(likely if rng.random() < 0.8 else codes, k=rng.randrange(1, 30)))
-        at, begin, work = rng.randrange(len(data)), rng.choice([0, 2, -64]), rng.choice([0, 4000, 4096])
-        yield (
-            "steps",
-            lambda data=data, at=at, begin=begin, work=work: (
-                data, at, begin, [0, 0, work], [], [], [], names, types, works
-            ),
-        )  # fmt: skip
+    for _ in range(12_000):
+        data = b"(" + b"".join(rng.choices(likely if rng.random() < 0.8 else codes, k=rng.randrange(1, 30))) + b"t."
+        begin, works = rng.choice([0, 0, -64]), {total: rng.choice([60, 4200]), 0x62: rng.choice([0, 900])}
+        functions = rng.choice([{}, {0x51: repr, 0x62: lambda target, state: target, 0x81: lambda *given: [given]}])
+        yield "interpret", lambda data=data, given=(begin, 0, names, functions, types, works): (data, given)
 
-        def begun(data: bytes = data) -> tuple[Any, ...]:
-            stack = ["x", [], Pairs(), "a", "b"]
-            return data, 0, 0, [1, 0, 0], stack, [0], ["m", []], names, types, works
 
-        yield "steps", begun
+def interpret(module: ModuleType, data: bytes, given: tuple[Any, ...]) -> list[Any]:
+    """The answers for a half of a pickle, and for all of it."""
+    machine = module.Machine(*given)
+    answers: list[Any] = []
+    for held in (data[: len(data) // 2], data):
+        try:
+            answers.append(machine.run(held, len(data) + 3))
+        except (TypeError, ValueError) as error:  # of a function
+            answers.append((type(error).__name__, machine.position()))
+    return [str(answers[-1][0]), *answers]
 
 
 def nested(rng: random.Random, depth: int) -> Any:
@@ -581,19 +592,17 @@ def protobuf_calls() -> Iterator[Call]:
             graph[rng.randrange(len(graph))] = rng.randrange(256)
         graphs.append(bytes(graph))
     for data in (*files, *graphs):
-        base, left, rank = rng.choice([0, 1000]), rng.choice([3, 40, 1 << 40]), rng.choice([1, 64])
-        end = base + rng.choice([len(data), len(data) // 2, len(data) + 9, 1 << 50])
-        common = (data, base, base, end, left)
+        left, rank = rng.choice([3, 40, 1 << 40]), rng.choice([1, 64])
+        end = len(data) + rng.choice([0, 2, -len(data) // 2])
         wanted = rng.choice([0, 1 << 5 | 1 << 7, (1 << 64) - 1])
-        yield "scan_fields", lambda common=common, wanted=wanted: (*common, wanted, 14, Field, [], {})
-        yield "scan_tensors", lambda common=common, rank=rank: (*common, 5, rank, columns(), {}, sparse_columns())
+        yield "fields", lambda given=(data, left, wanted): given
+        yield "tensors", lambda given=(data, left, end, rank): given
     pair = test_onnx.field(1, b"key") + test_onnx.field(2, "värde".encode())
     turned = test_onnx.field(2, b"") + test_onnx.field(1, b"k")
     ends = [bytes([0x80]), b"\x0a\x80", b"\x0a\x09a", b"\x12\x01\xff", b"\x18\0", b"\x80" * 11]
     for message in (b"", pair, turned, pair + pair, *(first + end for first in (b"", pair[:5]) for end in ends)):
         data = test_onnx.field(14, message) + test_onnx.field(14, pair) + test_onnx.field(3, 1)
-        arguments = (data, 0, 0, len(data), 1 << 20, 1 << 3 | 1 << 14, 14, Field)
-        yield "scan_fields", lambda arguments=arguments: (*arguments, [], {})
+        yield "fields", lambda data=data: (data, 1 << 20, 1 << 3)
     parts = [
         test_onnx.tensor("v", 1, (2,), raw=bytes(8)),
         test_onnx.tensor("", 7, (2,), raw=bytes(8) + b"\3" + bytes(7)),
@@ -611,30 +620,94 @@ def protobuf_calls() -> Iterator[Call]:
             graph += test_onnx.field(15, b"".join(fields)) + test_onnx.field(5, rng.choice(parts))
         for _ in range(rng.choice([0, 0, 1, 2])):
             graph[rng.randrange(len(graph))] = rng.randrange(256)
-        common = (bytes(graph), 7, 7, 7 + len(graph), rng.choice([50, 1 << 20]), rng.choice([2, 99]), 2)
-        yield "scan_tensors", lambda common=common: (*common, columns(), {}, sparse_columns())
+        given = bytes(graph), rng.choice([50, 1 << 20]), len(graph), rng.choice([2, 99])
+        yield "tensors", lambda given=given: given
 
 
-def columns() -> tuple[list[Any], ...]:
-    return tuple([] for _ in range(9))
+def reader_of(module: ModuleType, data: bytes, left: int) -> Any:
+    """Of a file that is longer than its bytes that are there."""
+    return module.Reader(lambda offset, nbytes: data[offset : offset + min(nbytes, 100)], len(data) + 2, left)
 
 
-def sparse_columns() -> tuple[Any, ...]:
-    return columns(), {}, columns(), {}, [], [], [], [], []
+def fields(module: ModuleType, data: bytes, left: int, wanted: int) -> list[Any]:
+    reader, found, pairs, at = reader_of(module, data, left), [], {}, 0
+    while (one := reader.next(at, len(data), wanted, 14, pairs)) is not None:
+        at = one[-1]
+        found += [one, reader.text() if one[1] == 2 and one[0] % 2 and reader.failure()[0] == 0 else None]
+    return [reader.failure(), found, pairs]
+
+
+def tensors(module: ModuleType, data: bytes, left: int, end: int, rank: int) -> list[Any]:
+    reader = reader_of(module, data, left)
+    columns, values, indices = (tuple([] for _ in range(9)) for _ in range(3))
+    sparse, external = (values, {}, indices, {}, [], [], [], [], []), {}
+    reader.tensors(0, end, 5, rank, columns, external, sparse)
+    return [reader.failure(), columns, external, sparse]
+
+
+def item(module: ModuleType, *arguments: Any) -> Any:
+    try:
+        return module.value(*arguments)
+    except (IndexError, KeyError, UnicodeDecodeError) as error:
+        return [type(error).__name__]
+
+
+def type_texts(rng: random.Random) -> list[str]:
+    """Texts of types, some with a character changed."""
+    texts = [str(random_type(rng)) for _ in range(rng.choice((1, 1, 3)))]
+    texts += rng.choice(([], [], [], ["{a: int8, a: (x: T) -> T}"]))
+    for _ in range(rng.choice((0, 0, 1, 2))):
+        chosen = rng.randrange(len(texts))
+        at = rng.randrange(len(texts[chosen]))
+        new = rng.choice((*" ,:'()[]{}?*a1A.\\", "var * ", "3 * ", "int8", "x: ", "..."))
+        texts[chosen] = texts[chosen][:at] + new + texts[chosen][at + rng.randrange(2) :]
+    return texts
+
+
+def type_rows_calls() -> Iterator[Call]:
+    rng = random.Random(24)
+    for _ in range(4000):
+        texts = type_texts(rng)
+        data, edges = "".join(texts).encode(), np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        room = max(1, len(data) + rng.choice((0, 0, 5, -3)))
+        limits = rng.choice(((38, 64, 64), (38, 2, 64), (2, 64, 1)))
+        yield "scan", lambda data=data, edges=edges, room=room, limits=limits: (
+            data, edges, np.zeros(9 * room, np.int64), room, KERNEL_WORDS, *limits,
+        )  # fmt: skip
+
+
+def type_sizes_calls() -> Iterator[Call]:
+    rng = random.Random(25)
+    for _ in range(2000):
+        rows = read_types([str(random_type(rng))])
+        count = len(rows.code)
+        yield "measure", lambda rows=rows, count=count: (
+            rows.columns.reshape(-1), count, sizes.KERNEL_WORDS, np.zeros(3 * count, np.int64),
+        )  # fmt: skip
 
 
 def cbor_values_calls() -> Iterator[Call]:
     rng = random.Random(23)
     values = [0, 300, -1, -(1 << 64), "text", b"raw", True, None, 1.5, [], {}, [1, [2]], {"a": 1, "bb": [{}]}, {1: 2}]
+    values += [
+        zt.Raw(bytes.fromhex(form)) for form in ("9f01ff", "bf6161019fffff", "7f6161ff", "5f41004101ff", "f820", "e0")
+    ]
     for _ in range(4000):
         value = rng.choice(values) if rng.random() < 0.3 else rng.choices(values, k=rng.randrange(6))
         data = bytearray(zt.cbor(value if rng.random() < 0.5 else {"k": value, "l": zt.Raw(b"\xc1" + zt.cbor(value))}))
         for _ in range(rng.choice([0, 0, 1, 2])):
             data[rng.randrange(len(data))] = rng.randrange(256)
-        arguments = bytes(data), rng.choice([0, 0, 0, 1, -1, 999]), rng.choice([0, 1, 64]), lambda *tag: tag
-        yield "value", lambda arguments=arguments: arguments
+        arguments = bytes(data), rng.choice([0, 0, 0, 1, -1, 999]), lambda *tag: tag, str, tuple
+        yield "item", lambda arguments=arguments: arguments
 
 
+CLASSES: dict[str, Callable[..., list[Any]]] = {
+    "interpret": interpret,
+    "fields": fields,
+    "tensors": tensors,
+    "item": item,
+}
+"""What is done with the class of a kernel, or with a function that raises."""
 CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "bintensors": (bintensors_calls, 19),
     "bson_rows": (bson_rows_calls, 4),
@@ -656,6 +729,8 @@ CALLS: dict[str, tuple[Callable[[], Iterator[Call]], int]] = {
     "safetensors": (safetensors_calls, 18),
     "sparse_decode": (sparse_decode_calls, 4),
     "sparse_encode": (sparse_encode_calls, 2),
+    "type_rows": (type_rows_calls, 3),
+    "type_sizes": (type_sizes_calls, 1),
     "utf8": (utf8_calls, 10),
     "zstd_blocks": (zstd_blocks_calls, 3),
     "encode_headers": (encode_headers_calls, 20),
@@ -688,6 +763,9 @@ def test_columns_of_arrays(form: str) -> None:
     assert (sizes.tolist(), scattered) == ([48, 60, 2, 0], [1])
     assert module.describe(arrays, code_of, 5) == 6
     assert module.describe([*arrays, np.zeros(3, np.int8)], code_of, 6) is None
+    begins, ends = module.spans([arrays[0], arrays[0][1:], arrays[3]])
+    assert (begins[1] - begins[0], *(ends - begins).tolist()) == (24, 48, 24, 0)
+    assert module.spans(arrays) is None
     many = [object() for _ in range(10_000)]
     assert not module.has_repeated(many)
     assert module.has_repeated([*many, many[77]])
@@ -842,3 +920,29 @@ def test_varint_chains_are_the_same_compiled_and_interpreted(monkeypatch: pytest
         assert dynd_outcome(*case) == expected, case
     assert len({outcome[0] for outcome in compiled if isinstance(outcome, tuple)}) > 8
     assert sum(isinstance(outcome, bytes) for outcome in compiled) > 1000
+
+
+def test_values_are_skipped_alike_compiled_and_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(26)
+    cases = []
+    for _ in range(1500):
+        types = [random_type(rng, 4) for _ in range(rng.randrange(1, 4))]
+        data = b"".join(random_bytes(rng, type) for type in types)
+        text = "{" + ", ".join(f"a{i}: {type}" for i, type in enumerate(types)) + ", end: string}"
+        cases.append(varint(len(text)) + text.encode() + (mutant(rng, data) if rng.random() < 0.6 else data) + b"\0")
+    compiled = [skipped(case) for case in cases]
+    for name in ("skip_values", "type_rows", "type_sizes"):
+        monkeypatch.setattr(skip, name, interpreted(name))
+    for case, expected in zip(cases, compiled, strict=True):
+        assert skipped(case) == expected, case
+    assert len({outcome[0] for outcome in compiled if isinstance(outcome, tuple)}) > 6
+    assert sum(isinstance(outcome, list) for outcome in compiled) > 500
+
+
+def skipped(data: bytes) -> list[int | None] | tuple[str, int | None]:
+    """Where the values of a file begin, or the error."""
+    try:
+        with tg.open(data, format="dynd") as archive:
+            return [tensor.offset for tensor in archive.values()]
+    except tg.TensorglotError as error:
+        return error.rule, error.offset
