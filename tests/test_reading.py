@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from numpy.typing import NDArray
 
 import tensorglot as tg
+from bounds import allocated_nbytes
 from descriptors import open_below
 from gallery import NAMES, same, tensors
 from tensorglot.errors import Hint
@@ -94,6 +95,14 @@ def test_large_and_small_tensors_by_every_way_to_read(folder: Path) -> None:
     values |= {"flag": np.ones(3, np.bool_), "flags": np.zeros((5, 5), np.bool_)}
     results = read(tg.dumps(values, format="bintensors@1"), folder / "x.bt")
     assert {how for how, arrays in results.items() if not same(arrays, values)} == set()
+
+
+def test_the_index_is_let_go_of_before_there_are_all_arrays(folder: Path) -> None:
+    """An array of four elements, its name and its entry take 220 bytes in CPython; an index of them as much."""
+    count, path = 20_000, folder / "many.bt"
+    tg.save(path, {f"layer.{i}.bias": np.full(4, i, np.float32) for i in range(count)}, durable=False)
+    assert len(tg.load(path)) == count
+    assert allocated_nbytes(lambda: tg.load(path)) < 300 * count
 
 
 def test_names_choose_and_are_checked(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -171,3 +172,54 @@ def test_an_empty_tensor_may_begin_anywhere() -> None:
     """In 0.1 and 1 also at 0: it has no bytes that could be those of the magic number."""
     one = zt.file01([entry(offset=0, size=0, shape=[0])])
     assert tg.loads(one, format="ztensor")["a"].shape == (0,)
+
+
+MANY = 12_000
+LAST = f"{MANY - 1}.usual"
+FAST = {"ztensor@0.1": "crc32c", "ztensor@2": "xxh3"}
+
+
+def many(format: str, path: Path) -> dict[str, Any]:
+    """Tensors of which one in a hundred is "rare", in a file whose index has more than 1 MiB."""
+    values = {f"{i}.{'usual' if i % 100 else 'rare'}": np.full(2, i, np.float32) for i in range(MANY)}
+    tg.save(path, values, format=format, durable=False, checksum={"*.usual": FAST[format], "*.rare": FAST[format]})
+    return values
+
+
+@pytest.mark.parametrize("format", FAST)
+def test_an_archive_of_many_tensors_keeps_no_cbor(format: str, tmp_path: Path) -> None:
+    """The CBOR takes 150 bytes for each tensor, and the columns of its scan 70; what is needed later takes 80."""
+    many(format, tmp_path / "many.zt")
+    tg.open(tmp_path / "many.zt").close()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        with tg.open(tmp_path / "many.zt") as archive:
+            kept = tracemalloc.get_traced_memory()[0] - before
+        assert len(archive) == MANY
+    finally:
+        tracemalloc.stop()
+    assert kept < 120 * MANY
+
+
+@pytest.mark.parametrize("rare", ["the same", "sha256", None])
+@pytest.mark.parametrize("format", FAST)
+def test_names_and_checksums_of_many_tensors(format: str, rare: str | None, tmp_path: Path) -> None:
+    path, other = tmp_path / "many.zt", FAST[format] if rare == "the same" else rare
+    values = many(format, path)
+    tg.save(path, values, format=format, durable=False, checksum={"*.usual": FAST[format], "*.rare": other})
+    with tg.open(path) as archive:
+        assert set(archive) == set(values)
+        for name in ("0.rare", "1.usual", "100.rare", LAST):
+            chosen = other if name.endswith("rare") else FAST[format]
+            alone = tg.dumps({name: values[name]}, format=format, checksum=chosen)
+            assert archive[name].checksum == tg.open(alone)[name].checksum
+    assert tg.verify(path).ok
+    tg.convert(path, tmp_path / "some.zt", format=format, select=["*.rare", "1.usual"], durable=False)
+    assert tg.verify(tmp_path / "some.zt").tensors == MANY // 100 + 1
+    with tg.open(path) as archive:
+        place = archive[LAST].offset
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(b"damage")
+    assert [problem.tensor for problem in tg.verify(path).problems] == [LAST]

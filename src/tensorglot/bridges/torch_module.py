@@ -109,7 +109,7 @@ def load_model(
             for name, kind in zip(wanted, kinds, strict=True)
             if _in_place(state[name], kind)
         }
-        arrays = load_archive(archive, wanted, direct)
+        arrays = load_archive(archive, wanted, direct)()
     with torch.no_grad():
         for name in wanted:
             if name not in direct:

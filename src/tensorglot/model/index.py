@@ -351,7 +351,7 @@ class Placement(NamedTuple):
     """The first row of each group, then the number of rows. A group is one allocation."""
     offsets: NDArray[np.int64]
     """Offset of each row in the memory of its group."""
-    runs: list[int]
+    runs: NDArray[np.int64]
     """The first row of each run, then the number of rows. A run is one read: its rows are as far apart in memory as
     in the file."""
 
@@ -365,7 +365,7 @@ def place_rows(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, s
     count = len(begins)
     if count < 2:  # as below, which takes 170,000 instructions for one row, a seventh of saving it
         bounds = [*range(count + 1)]
-        return Placement(bounds, np.zeros(count, np.int64), bounds)
+        return Placement(bounds, np.zeros(count, np.int64), np.arange(count + 1))
     sizes, holes = ends - begins, begins[1:] - ends[:-1]
     positions = np.zeros(count, np.int64)
     np.cumsum(sizes[:-1] + holes % ALIGNMENT, out=positions[1:])
@@ -378,7 +378,7 @@ def place_rows(begins: NDArray[np.int64], ends: NDArray[np.int64], large: int, s
     return Placement(
         [*groups.tolist(), count],
         positions - np.repeat(positions[groups], np.diff(np.append(groups, count))),
-        [*np.flatnonzero(cut).tolist(), count],
+        np.append(np.flatnonzero(cut), count),
     )
 
 

@@ -12,9 +12,11 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import prefix_sums
 from tensorglot.cached import cached_property
 from tensorglot.errors import FormatError, InputError
 from tensorglot.kernels import names as kernel
+from tensorglot.kernels.gather import gather
 from tensorglot.limits import DEFAULT
 
 __all__ = ["Names", "check_name"]
@@ -31,6 +33,14 @@ class Names(Sequence[str]):
     @cached_property
     def _list(self) -> list[str]:
         return kernel.decode(self._text, self._begins, self._ends)
+
+    def compact(self) -> Names:
+        """The same names in a text of their own, so that a header with much else need not be kept."""
+        sizes = self._ends - self._begins
+        offsets = prefix_sums(sizes)
+        text = np.empty(int(offsets[-1]), np.uint8)
+        gather(self._text, self._begins, sizes, text, offsets[:-1])
+        return Names(text.tobytes(), offsets[:-1], offsets[1:])
 
     def first_duplicate(self) -> int | None:
         """The position of the first repeated name, or None. Names are decoded only if hashes collide."""

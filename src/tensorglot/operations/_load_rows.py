@@ -9,9 +9,9 @@ which costs a fraction of creating each. Of a mapped file they are views of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from tensorglot.arrays import distinct, prefix_sums
 from tensorglot.errors import TruncatedError
 from tensorglot.memory import ALONE_NBYTES, SLAB_NBYTES, allocate
 from tensorglot.model.archive import Archive
-from tensorglot.model.dtypes import BY_NAME, TABLE
+from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index, Placement, place_rows, take_shapes
 from tensorglot.model.payload import Source, as_bytes
 from tensorglot.model.tensor import NUMPY_RANK, Tensor, check_bool, check_out
@@ -60,7 +60,7 @@ def view_rows(
     index, checks = archive.index, row_checks(archive)
     arrays: dict[int, NDArray[Any]] = {}
     for source, chosen in archive.by_source(rows):
-        order = rows[chosen][np.argsort(index.begins[rows[chosen]], kind="stable")]
+        order = _in_file_order(index, rows[chosen])
         begins, ends = index.begins[order], index.ends[order]
         low, high = (int(begins[0]), int(ends.max())) if len(order) else (0, 0)
         try:
@@ -73,22 +73,25 @@ def view_rows(
             held = Rows(memory, order, begins - low, ends - low)
             groups = place_rows(begins, ends, ALONE_NBYTES, ALONE_NBYTES).groups
             for_each(partial(_compare_group, checks, held), pairwise(groups), threads)
-        steps = np.diff(begins, append=0)
-        for a, b in pairwise(_runs(index, order, [0, len(order)], steps)):
-            views = _views(index, int(order[a]), b - a, memory, int(begins[a]) - low, int(steps[a]))
-            arrays |= zip(order[a:b].tolist(), views, strict=True)
-    loaded: dict[str, Any] = {index.names[row]: arrays[row] for row in rows.tolist()}
-    _check_bools(index, rows, loaded)
-    return loaded
+        offsets = begins - low
+        for a, b in pairwise(_runs(index, order, [0, len(order)], offsets)):
+            arrays |= zip(order[a:b].tolist(), _views(index, order[a:b], memory, offsets[a:b]), strict=True)
+    return {index.names[row]: arrays[row] for row in rows.tolist()}
 
 
 def load_rows(
     archive: Archive, rows: NDArray[np.int64], out: Mapping[str, NDArray[Any]], threads: int | None
-) -> dict[str, NDArray[Any] | Tensor]:
-    """The arrays of some rows of a plain archive; those in `out` are contiguous."""
+) -> Callable[[], dict[str, NDArray[Any] | Tensor]]:
+    """Reads some rows of a plain archive, those in `out` into its arrays, which are contiguous.
+
+    Returns a function that makes the other arrays. It does not hold the index, which of small
+    tensors takes as much memory as they do: the caller may let go of the archive first.
+    """
     checks, files = row_checks(archive), archive.by_source(rows)
-    parts = (_load(archive.index, source, rows[chosen], out, threads, checks) for source, chosen in files)
-    return next(parts) if len(files) == 1 else {name: array for part in parts for name, array in part.items()}
+    if len(files) == 1:
+        return _load(archive.index, files[0][0], rows, out, threads, checks)
+    parts = [_load(archive.index, source, rows[chosen], out, threads, checks) for source, chosen in files]
+    return lambda: {name: array for part in parts for name, array in part().items()}
 
 
 def _load(
@@ -98,22 +101,21 @@ def _load(
     out: Mapping[str, NDArray[Any]],
     threads: int | None,
     checks: RowChecks | None,
-) -> dict[str, NDArray[Any] | Tensor]:
+) -> Callable[[], dict[str, NDArray[Any] | Tensor]]:
     given = _arrays_by_row(index, rows, out)
     fresh = rows[[row not in given for row in rows.tolist()]] if given else rows
-    order = fresh[np.argsort(index.begins[fresh], kind="stable")]
+    order = _in_file_order(index, fresh)
     begins, ends = index.begins[order], index.ends[order]
     places = place_rows(begins, ends, ALONE_NBYTES, SLAB_NBYTES)
     tails = places.offsets + ends - begins
     buffers = [allocate(int(tails[b - 1]), int(begins[a])) for a, b in pairwise(places.groups)]
-    group_of = np.repeat(np.arange(len(buffers)), np.diff(places.groups)).tolist()
     pieces, scattered = _reads(places, begins, tails, buffers, order, checks)
-    for row, array in given.items():
+    for (row, array), begin in zip(given.items(), index.begins[[*given]].tolist(), strict=True):
         memory = as_bytes(array)
         follower = None
         if checks is not None:  # the columns of a row take as long to make as the row to read
             follower = checks.follower(Rows(memory, np.array([row]), np.zeros(1, np.int64), np.array([len(memory)])))
-        pieces.append(Piece(int(index.begins[row]), memory, follower))
+        pieces.append(Piece(begin, memory, follower))
     try:
         fill(source, pieces, scattered, threads)
     except TruncatedError as error:
@@ -121,27 +123,32 @@ def _load(
         error.tensor = index.names[int(rows[np.argmax((index.begins[rows] <= missing) & (missing < index.ends[rows]))])]
         raise
 
-    del begins, ends, tails, pieces, scattered  # 32 bytes for each row, before there are all arrays
-    arrays: list[NDArray[Any]] = []
-    steps = np.diff(places.offsets, append=0)
-    for a, b in pairwise(_runs(index, order, places.groups, steps)):
-        views = _views(index, int(order[a]), b - a, buffers[group_of[a]], int(places.offsets[a]), int(steps[a]))
-        # A row at an odd offset of its slab: NumPy is slower on such an array, and C libraries may refuse it.
-        arrays += views if views[0].flags.aligned else [view.copy() for view in views]
-    if len(order) == len(index.names):
-        if (order[1:] < order[:-1]).any():  # the file has another order than the index
-            arrays = [arrays[i] for i in np.argsort(order).tolist()]
-        loaded: dict[str, Any] = dict(zip(index.names, arrays, strict=True))
-    else:
-        by_row = given | dict(zip(order.tolist(), arrays, strict=True))
-        loaded = {index.names[row]: by_row[row] for row in rows.tolist()}
-    _check_bools(index, rows, loaded)
-    return loaded
+    for row, array in given.items():
+        if array.dtype.kind == "b":
+            check_bool(array, index.names[row], int(index.begins[row]))
+    del begins, ends, tails, pieces, scattered  # 32 bytes for each row, before there are all names
+    bounds = _runs(index, order, places.groups, places.offsets)
+    groups = np.searchsorted(places.groups, bounds[:-1], side="right").tolist()
+    runs = [
+        _aligned(_views(index, order[a:b], buffers[group - 1], places.offsets[a:b]))
+        for (a, b), group in zip(pairwise(bounds), groups, strict=True)
+    ]
+    every = len(rows) == len(index.names)
+    names = list(index.names) if every else [index.names[row] for row in rows.tolist()]
+    in_order = names if order is rows else [index.names[row] for row in order.tolist()]
+
+    def arrays() -> dict[str, NDArray[Any] | Tensor]:
+        made = dict(zip(in_order, chain.from_iterable(runs), strict=True))
+        if in_order is names:
+            return made
+        return {name: out[name] if name in out else made[name] for name in names}
+
+    return arrays
 
 
-def _check_bools(index: Index, rows: NDArray[np.int64], loaded: Mapping[str, NDArray[Any]]) -> None:
-    for row in rows[index.dtypes[rows] == BY_NAME["bool"].code].tolist():
-        check_bool(loaded[index.names[row]], index.names[row], int(index.begins[row]))
+def _in_file_order(index: Index, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    begins = index.begins[rows]
+    return rows if (begins[1:] >= begins[:-1]).all() else rows[np.argsort(begins, kind="stable")]
 
 
 def _reads(
@@ -153,7 +160,7 @@ def _reads(
     checks: RowChecks | None,
 ) -> tuple[list[Piece], list[Runs]]:
     """The reads for each group: one piece, or several runs."""
-    starts, lasts = np.array(places.runs[:-1], np.int64), np.array(places.runs[1:], np.int64) - 1
+    starts, lasts = places.runs[:-1], places.runs[1:] - 1
     offsets = places.offsets[starts]
     sizes = tails[lasts] - offsets
     firsts = np.searchsorted(starts, places.groups).tolist()
@@ -170,9 +177,9 @@ def _reads(
     return pieces, scattered
 
 
-def _compare(checks: RowChecks, rows: Rows, runs: list[int], first: int, last: int) -> None:
+def _compare(checks: RowChecks, rows: Rows, runs: NDArray[np.int64], first: int, last: int) -> None:
     """Compares the checksums of the rows in some runs."""
-    _compare_group(checks, rows, (runs[first], runs[last]))
+    _compare_group(checks, rows, (int(runs[first]), int(runs[last])))
 
 
 def _compare_group(checks: RowChecks, rows: Rows, group: tuple[int, int]) -> None:
@@ -195,32 +202,50 @@ def _arrays_by_row(index: Index, rows: NDArray[np.int64], out: Mapping[str, NDAr
     return given
 
 
-def _runs(index: Index, order: NDArray[np.int64], groups: list[int], steps: NDArray[np.int64]) -> list[int]:
+def _runs(index: Index, order: NDArray[np.int64], groups: list[int], offsets: NDArray[np.int64]) -> list[int]:
     """Where runs of arrays start, and the end: of one shape, type and buffer, at equal distances."""
     count = len(order)
     if count == 0:
         return [0]
     # same[i]: row i has the type and shape of row i - 1. Each dim is compared with the one as many places
     # before it as the row has dims; that is the same dim of the previous row if the ranks are equal.
-    dims, offsets = take_shapes(index.dims, index.dim_offsets, order)
-    ranks, dtypes = np.diff(offsets), index.dtypes[order]
+    dims, dim_offsets = take_shapes(index.dims, index.dim_offsets, order)
+    ranks, dtypes = np.diff(dim_offsets), index.dtypes[order]
     same = np.zeros(count, np.bool_)
     same[1:] = (ranks[1:] == ranks[:-1]) & (dtypes[1:] == dtypes[:-1])
     previous = np.arange(len(dims)) - np.repeat(ranks, ranks)
     differing = prefix_sums(dims != dims[previous])
-    same &= differing[offsets[1:]] == differing[offsets[:-1]]
+    same &= differing[dim_offsets[1:]] == differing[dim_offsets[:-1]]
     new = ~same
     new[groups[:-1]] = True
     # A run also ends where the distance to the row before changes, unless that row itself begins a run.
-    new[2:] |= ~new[1:-1] & (steps[1:-1] != steps[:-2])
+    steps = np.diff(offsets)
+    new[2:] |= ~new[1:-1] & (steps[1:] != steps[:-1])
     return [*np.flatnonzero(new).tolist(), count]
 
 
-def _views(index: Index, row: int, count: int, buffer: memoryview, start: int, step: int) -> list[NDArray[Any]]:
-    """Arrays of one shape, the first at `start`, each `step` bytes after the previous one."""
+def _views(
+    index: Index, rows: NDArray[np.int64], buffer: memoryview, offsets: NDArray[np.int64]
+) -> NDArray[Any] | list[NDArray[Any]]:
+    """The arrays of a run, at its offsets in the buffer. Several are one array, which makes them when iterated."""
+    row = int(rows[0])
     dtype = TABLE[index.dtypes[row]].require_numpy(index.names[row])
     shape = index.shape(row)
-    if count > 1 and shape and 0 not in shape:
+    views: NDArray[Any] | list[NDArray[Any]]
+    if len(rows) > 1 and shape and 0 not in shape:
+        start, second = offsets[:2].tolist()
         within = [math.prod(shape[i + 1 :]) * dtype.itemsize for i in range(len(shape))]
-        return list(np.ndarray((count, *shape), dtype, buffer, start, (step, *within)))
-    return [np.ndarray(shape, dtype, buffer, start + i * step) for i in range(count)]
+        views = np.ndarray((len(rows), *shape), dtype, buffer, start, (second - start, *within))
+    else:
+        views = [np.ndarray(shape, dtype, buffer, offset) for offset in offsets.tolist()]
+    if dtype.kind == "b":
+        for row, view in zip(rows.tolist(), views, strict=True):
+            check_bool(view, index.names[row], int(index.begins[row]))
+    return views
+
+
+def _aligned(run: NDArray[Any] | list[NDArray[Any]]) -> NDArray[Any] | list[NDArray[Any]]:
+    """Copies arrays at odd offsets of their slab: NumPy is slower on them, and C libraries may refuse them."""
+    if isinstance(run, np.ndarray):
+        return run if run.flags.aligned else run.copy()
+    return [view if view.flags.aligned else view.copy() for view in run]

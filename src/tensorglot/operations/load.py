@@ -78,7 +78,9 @@ def load(
     ) as archive:
         given = output_arrays(out or {})
         wanted = None if names is None else as_names(names, "names", "load.names")
-        loaded = load_archive(archive, wanted, given, threads, nested_arrays=library != "awkward")
+        arrays = load_archive(archive, wanted, given, threads, nested_arrays=library != "awkward")
+    del archive  # its index, before there are all arrays
+    loaded = arrays()
     values: dict[str, Any] = {**loaded, **out} if out else loaded
     for name, value in loaded.items() if library != "numpy" else ():
         if name not in given:
@@ -93,24 +95,24 @@ def load_archive(
     threads: int | None = None,
     *,
     nested_arrays: bool = True,
-) -> dict[str, NDArray[Any] | Tensor]:
+) -> Callable[[], dict[str, NDArray[Any] | Tensor]]:
     """Reads tensors of an open archive, those in `out` into its arrays, which do not overlap.
 
-    With `nested_arrays` a nested tensor is returned as an array if NumPy has a type for it.
+    Returns a function that makes the arrays: see `load_rows`. With `nested_arrays` a nested
+    tensor is returned as an array if NumPy has a type for it.
     """
     if names is not None:
         archive = archive.select(names)
     rows = _rows(archive.index, names)
     # By columns if possible: without a Tensor for each. A mapped file is returned as views of its memory.
     direct = _all_direct(archive.index, rows, out)
-    if len(rows) <= FEW and archive.index.tensor_nbytes[rows].sum() < FEW_NBYTES:
-        return _load_each(archive, rows, out, threads, nested_arrays)
-    direct = direct and is_plain(archive)
-    shared = is_shared(archive) if direct else None
+    few = len(rows) <= FEW and archive.index.tensor_nbytes[rows].sum() < FEW_NBYTES
+    shared = is_shared(archive) if not few and direct and is_plain(archive) else None
     if shared is False:
         return load_rows(archive, rows, out, threads)
     views = view_rows(archive, rows, threads) if shared and not out else None
-    return _load_each(archive, rows, out, threads, nested_arrays) if views is None else views
+    loaded = _load_each(archive, rows, out, threads, nested_arrays) if views is None else views
+    return lambda: loaded
 
 
 def _export(name: str, value: NDArray[Any] | Tensor, library: str, convert: Callable[[str, NDArray[Any]], Any]) -> Any:

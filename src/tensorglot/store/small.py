@@ -76,5 +76,5 @@ def _read(archive: Archive, batch: list[int]) -> list[bytes]:
     if pieces is not None:
         return [*map(bytes, pieces)]
     names = [archive.index.names[position] for position in batch]
-    arrays = load_archive(archive, names, {})
+    arrays = load_archive(archive, names, {})()
     return [bytes(as_bytes(cast("NDArray[Any]", arrays[name]))) for name in names]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tensorglot.arrays import complement, prefix_sums
 from tensorglot.containers.ztensor.codecs import Opaque
 from tensorglot.containers.ztensor.constants import IN_PART
-from tensorglot.containers.ztensor.lazy import Attributes, Texts
+from tensorglot.containers.ztensor.lazy import Attributes, texts_at
 from tensorglot.containers.ztensor.scan import NOTHING, Scanned
 from tensorglot.errors import LimitError
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
@@ -34,6 +34,8 @@ __all__ = ["OPAQUE", "RAW", "ZSTD", "Catalogue", "splice_dims"]
 RAW, ZSTD, OPAQUE = range(3)
 """How a blob is encoded. OPAQUE: in a way that we cannot decode, so that it can only be copied."""
 
+KEPT_NBYTES = 1 << 20
+"""Of a larger index, what is needed later is copied: CBOR and columns of its scan take four times as much memory."""
 ATTRIBUTES_NBYTES = 64 << 10
 """Limit for quantized and nested tensors, whose attributes are decoded when the file is opened."""
 
@@ -150,20 +152,21 @@ class Catalogue:
             bools = (self.dtypes == BY_NAME["bool"].code) & (self.encodings != OPAQUE)
             codecs |= {row: AnyNonZero(codecs.get(row)) for row in bools.nonzero()[0].tolist()}
         codecs |= {row: Opaque(name) for row, name in self.unknown_encodings.items()}
+        large = len(self.data) > KEPT_NBYTES
         return Index(
             format=format,
-            names=self.names,
+            names=self.names.compact() if large else self.names,
             dtypes=self.dtypes,
             dims=dims,
             dim_offsets=dim_offsets,
-            begins=self.begins,
+            begins=self.begins.copy() if large else self.begins,
             ends=self.begins + self.sizes,
             metadata=metadata,
             first_rows=self.first_rows if layouts else None,
             part_names=part_names,
             layouts=layouts,
             attributes=Attributes(self.data, self.attributes, self.places, hidden or {}) if self.attributes else {},
-            checksums=Texts(self.data, self.checksums) if np.count_nonzero(self.checksums) else None,
+            checksums=texts_at(self.data, self.checksums, copy=large) if np.count_nonzero(self.checksums) else None,
             checksums_decoded=np.ones(len(self.dtypes), np.bool_) if checksums_decoded else None,
             codecs=codecs,
             decoded_nbytes={row: int(self.nbytes[row]) for row in codecs},

@@ -17,12 +17,19 @@ from tensorglot.cached import cached_property
 from tensorglot.wire.cbor import Cursor
 from tensorglot.wire.checksums import TextColumn
 
-__all__ = ["Attributes", "LazyMap", "Texts", "metadata_at"]
+__all__ = ["Attributes", "LazyMap", "metadata_at", "texts_at"]
 
 _EMPTY_TEXT, _TEXT_8 = 0x60, 0x78
 """CBOR heads of texts: 0x60 to 0x77 contain the length; 0x78 is followed by one byte with the length."""
 EAGER_NBYTES = 1 << 10
 """Metadata up to this size is decoded at once."""
+
+
+def texts_at(data: bytes, positions: NDArray[np.int64], *, copy: bool = False) -> TextColumn:
+    """Texts at positions of validated CBOR; position 0 means None. With `copy`, the CBOR is kept only if they differ
+    in length, which digests of one algorithm do not."""
+    joined = _join(data, positions) if copy else None
+    return Texts(data, positions) if joined is None else AlikeTexts(joined, len(joined) // len(positions))
 
 
 class Texts(TextColumn):
@@ -38,12 +45,7 @@ class Texts(TextColumn):
     def __getitem__(self, index: slice) -> Sequence[str | None]: ...
     def __getitem__(self, index: int | slice) -> str | Sequence[str | None] | None:
         if isinstance(index, slice):
-            some = Texts(self._data, self._positions[index])
-            joined = some.joined()
-            if joined is None:
-                return [some[i] for i in range(len(some))]
-            text, length = joined.decode(), len(joined) // len(some)
-            return [text[begin : begin + length] for begin in range(0, len(text), length)]
+            return [self[i] for i in range(*index.indices(len(self)))]
         position = int(self._positions[index])
         return Cursor(self._data, pos=position).text("checksum") if position else None
 
@@ -51,24 +53,55 @@ class Texts(TextColumn):
         return iter(self[:])
 
     def joined(self) -> bytes | None:
-        """All texts concatenated. Digests of one algorithm are ASCII and have one length, so one gather copies all."""
-        positions = self._positions
-        if not len(positions) or not positions.all():
-            return None
-        data = np.frombuffer(self._data, np.uint8)
-        head = int(data[positions[0]])
-        head_nbytes = 1 if _EMPTY_TEXT <= head < _TEXT_8 else 2
-        length = head - _EMPTY_TEXT if head_nbytes == 1 else int(data[positions[0] + 1])
-        if not _EMPTY_TEXT < head <= _TEXT_8 or not length:
-            return None
-        heads = data[positions[:, None] + np.arange(head_nbytes)]
-        if (heads != heads[0]).any():
-            return None
-        joined = sliding_window_view(data, length)[positions + head_nbytes].tobytes()
-        return joined if joined.isascii() else None
+        return _join(self._data, self._positions)
 
     def __len__(self) -> int:
         return len(self._positions)
+
+
+class AlikeTexts(TextColumn):
+    """ASCII texts of one length, concatenated."""
+
+    def __init__(self, joined: bytes, length: int) -> None:
+        self._joined = joined
+        self._length = length
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        length, places = self._length, range(0, len(self._joined), self._length)[index]
+        if isinstance(places, int):
+            return self._joined[places : places + length].decode()
+        text = self._joined.decode()
+        return [text[place : place + length] for place in places]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self[:])
+
+    def joined(self) -> bytes:
+        return self._joined
+
+    def __len__(self) -> int:
+        return len(self._joined) // self._length
+
+
+def _join(data: bytes, positions: NDArray[np.int64]) -> bytes | None:
+    """All texts concatenated, if they are ASCII and have one length, so that one gather copies all; otherwise None."""
+    if not len(positions) or not positions.all():
+        return None
+    every = np.frombuffer(data, np.uint8)
+    head = int(every[positions[0]])
+    head_nbytes = 1 if _EMPTY_TEXT <= head < _TEXT_8 else 2
+    length = head - _EMPTY_TEXT if head_nbytes == 1 else int(every[positions[0] + 1])
+    if not _EMPTY_TEXT < head <= _TEXT_8 or not length:
+        return None
+    heads = every[positions[:, None] + np.arange(head_nbytes)]
+    if (heads != heads[0]).any():
+        return None
+    joined = sliding_window_view(every, length)[positions + head_nbytes].tobytes()
+    return joined if joined.isascii() else None
 
 
 class Attributes(Mapping[int, Mapping[str, Any]]):

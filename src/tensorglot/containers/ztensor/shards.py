@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tensorglot.containers.ztensor.constants import FOOTER_2, MAGIC_2
-from tensorglot.containers.ztensor.lazy import Texts
+from tensorglot.containers.ztensor.lazy import texts_at
 from tensorglot.containers.ztensor.rules import SIZE_END
 from tensorglot.containers.ztensor.scan import Field, Record, scan
 from tensorglot.errors import FormatError, IntegrityError, UnsupportedError
@@ -59,7 +59,7 @@ def read_shards(cursor: Cursor) -> dict[str, Shard]:
     """Reads the shard table at the cursor."""
     found = scan(cursor, cursor.count("shards", MAP), _SHARD)
     names = Names(found.data, *found.records.numbers["name"])
-    digests = Texts(found.data, found.records.numbers["digest"])
+    digests = texts_at(found.data, found.records.numbers["digest"])
     shards = {}
     for row, size in enumerate(found.records.numbers["size"].tolist()):
         offset = found.base + int(found.records.places[row])
