@@ -10,7 +10,6 @@ they are carried as bytes. Each format's module has a table from its own codes t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -26,13 +25,18 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class DType:
     """One row of the table. Rows are compared by identity."""
 
-    code: int
-    name: str
-    bits: int
+    __slots__ = ("bits", "code", "name")
+
+    def __init__(self, code: int, name: str, bits: int) -> None:
+        self.code = code
+        self.name = name
+        self.bits = bits
+
+    def __repr__(self) -> str:
+        return f"DType({self.name}, {self.bits} bits)"
 
     @property
     def numpy(self) -> np.dtype[Any] | None:

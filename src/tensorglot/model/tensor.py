@@ -336,7 +336,8 @@ def check_out(out: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any], t
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+# Never modified. Not frozen: setting each field by a call would be a fifth of the instructions of looking up a tensor.
+@dataclass(slots=True, eq=False, repr=False)
 class Tensor(Exporter):
     """A named tensor of an archive or in memory.
 

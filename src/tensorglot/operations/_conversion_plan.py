@@ -70,9 +70,13 @@ class Loss(Record):
         return str(TensorglotError(self.message, rule=f"convert.{self.kind}", tensor=self.tensor))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Step(Record):
-    """What will be done with one tensor."""
+    """What will be done with one tensor.
+
+    Never modified. It is not `frozen`, because setting each field by a call would be a sixth of
+    the instructions for a small tensor.
+    """
 
     source: str
     target: str

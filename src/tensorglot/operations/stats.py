@@ -43,7 +43,8 @@ BINS = 16
 """Bins of the histogram."""
 
 
-@dataclass(frozen=True, slots=True)
+# Never modified. Not frozen: setting each field by a call would be a third of the instructions for a small tensor.
+@dataclass(slots=True, unsafe_hash=True)
 class TensorStats(Record):
     """Statistics of one part of a tensor; a dense tensor has one, `data`, and so have GGML's blocks: real values."""
 
