@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import struct
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,20 @@ class TestDetection:
             with tg.open(tmp_path / name) as archive:
                 assert archive.format == "bson@1.1"
         assert tg.open(DUMP).format == "bson@1.1"
+
+    @pytest.mark.parametrize("length", [0x8B1F, 0x018B1F, 0x088B1F])
+    def test_a_length_that_begins_as_gzip_does(self, length: int, tmp_path: Path) -> None:
+        """The length of a document or of a header is no magic of gzip."""
+        count = length - len(document(vector("v", b"\3\0")))
+        values = np.arange(2 * count, dtype=np.int8).reshape(2, count)
+        tg.save(tmp_path / "a.bson", {"v": values})
+        data = (tmp_path / "a.bson").read_bytes()
+        assert data[:2] == b"\x1f\x8b"
+        for source in (tmp_path / "a.bson", data, io.BytesIO(data)):
+            assert np.array_equal(tg.load(source)["v"], values)
+            assert np.array_equal(tg.bson.decode_matrix(source, "v"), values)
+        header = b'{"a":{"dtype":"I8","shape":[2],"data_offsets":[0,2]}}'.ljust(length)
+        assert tg.loads(length.to_bytes(8, "little") + header + b"\1\2")["a"].tolist() == [1, 2]
 
     def test_what_is_not_bson(self) -> None:
         for data in (b"\x05\0\0\0\x99", b"\xff\xff\xff\x7f\x01aaaaaaaa", b"abcdefgh"):

@@ -41,7 +41,7 @@ from tensorglot.wire.bson import path_bytes, pieces
 from tensorglot.wire.bson_fields import Fields, scan
 from tensorglot.wire.bson_template import Tree, add_vector, stride, template, weave
 from tensorglot.wire.bson_vector import HEAD_NBYTES, KINDS, Row, gather
-from tensorglot.wire.gzipped import MAGIC, reader
+from tensorglot.wire.gzipped import HEADER_NBYTES, is_gzip, reader
 
 __all__ = ["CONTAINER"]
 
@@ -135,8 +135,7 @@ class _Refused(Undecodable):
 
 
 def read(source: Source, options: ReadOptions) -> Index:
-    magic = source.read_bytes(0, min(source.size, len(MAGIC)))
-    inflated = bytearray() if magic == MAGIC else None
+    inflated = bytearray() if is_gzip(source.read_bytes(0, min(source.size, HEADER_NBYTES))) else None
     limits = options.limits
     found = scan(_documents(source, inflated, limits.gzip_ratio), limits)
     longest = max(found.names, key=len, default="")

@@ -33,7 +33,7 @@ _KINDS = (
         "fetch it with `git lfs pull`",
         "fetch it with `git lfs pull`",
     ),
-    _Kind(b"\x1f\x8b", "a gzip file, and what it contains is not BSON documents", *_UNPACK, brief=True),
+    _Kind(b"\x1f\x8b\x08", "a gzip file, and what it contains is not BSON documents", *_UNPACK, brief=True),
     _Kind(b"\x28\xb5\x2f\xfd", "a file compressed with zstd", *_UNPACK),
     _Kind(b"\xfd7zXZ\0", "a file compressed with xz", *_UNPACK),
     _Kind(b"ustar", "a tar archive", *_UNPACK, offset=257),

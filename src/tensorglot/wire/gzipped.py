@@ -7,15 +7,19 @@ ratio is checked while decompressing, so a decompression bomb is refused early.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from typing import Final
 
 from tensorglot.errors import FormatError, LimitError, TruncatedError
 
-__all__ = ["MAGIC", "reader"]
+__all__ = ["HEADER_NBYTES", "is_gzip", "reader"]
 
-MAGIC: Final = b"\x1f\x8b"
+HEADER_NBYTES: Final = 10
+_HEADER = re.compile(rb"\x1f\x8b\x08[\0-\x1f].{4}[\0\2\4][\0-\x0d\xff]", re.S)
+"""Magic, method, flags, time, extra flags, system (RFC 1952 §2.3). A BSON document of 35,615 bytes begins with
+the magic alone."""
 _READ_NBYTES = 256 << 10
 _GZIP_WINDOW = 31
 _ANY_NBYTES = 1 << 20
@@ -75,14 +79,19 @@ class _Inflater:
         return piece
 
 
+def is_gzip(head: bytes | bytearray | memoryview) -> bool:
+    """Whether bytes begin with the header of a gzip member."""
+    return _HEADER.match(head) is not None
+
+
 def reader(size: int, read_at: Callable[[int, memoryview], None], ratio: int) -> Callable[[memoryview], int]:
     """Returns a sequential `read_into` over `size` bytes, decompressed if they are gzip.
 
     `read_at` fills memory from an offset. `read_into` fills less than all only at the end.
     """
-    magic = bytearray(min(size, len(MAGIC)))
-    read_at(0, memoryview(magic))
-    if magic == MAGIC:
+    head = bytearray(min(size, HEADER_NBYTES))
+    read_at(0, memoryview(head))
+    if is_gzip(head):
         return _Inflater(size, read_at, ratio).read_into
     position = 0
 
