@@ -60,6 +60,14 @@ VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
     "scalar": (lambda: np.float32(2), "float32", 2.0),
     "mask that hides nothing": (lambda: np.ma.array([1, 2]), "2 * int64", [1, 2]),
     "masked": (lambda: np.ma.array([1, 2], mask=[True, False]), "2 * ?int64", [None, 2]),
+    "masked arrays in a list": (
+        lambda: [np.ma.array([1, 2], np.int16, mask=[True, False]), np.array([3, 4], np.int16)], "2 * 2 * ?int16",
+        [[None, 2], [3, 4]],
+    ),
+    "masked arrays of two dimensions in a tuple": (
+        lambda: (np.ma.array([[1.5], [2]], mask=[[False], [True]]), 1), "(2 * 1 * ?float64, int64)",
+        ([[1.5], [None]], 1),
+    ),
     "records": (lambda: np.array([(1, 2.5)], [("a", "i4"), ("b", "f8")]), "1 * {a: int32, b: float64}",
                 [{"a": 1, "b": 2.5}]),
     "mask of records that hides nothing": (
@@ -83,6 +91,7 @@ VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
     "torch parameter": (
         library("torch", lambda torch: torch.nn.Parameter(torch.ones(2))), "2 * float32", [1.0, 1.0]
     ),
+    "torch.Size": (library("torch", lambda torch: torch.Size([2, 3])), "(int64, int64)", (2, 3)),
     "jax": (library("jax", lambda jax: jax.numpy.asarray(MATRIX)), "2 * 3 * float32", MATRIX.tolist()),
     "awkward": (library("awkward", lambda ak: ak.Array(RAGGED)), "2 * var * int64", RAGGED),
     "awkward, missing": (library("awkward", lambda ak: ak.Array([1, None])), "2 * ?int64", [1, None]),
@@ -96,6 +105,7 @@ VALUES: dict[str, tuple[Callable[[], Any], str, Any]] = {
         library("pyarrow", lambda pa: pa.Tensor.from_numpy(np.asfortranarray(MATRIX))), "2 * 3 * float32",
         MATRIX.tolist(),
     ),
+    "Arrow buffer": (library("pyarrow", lambda pa: pa.py_buffer(b"\0\xff")), "bytes", b"\0\xff"),
     "SciPy": (
         library("scipy.sparse", lambda sparse: sparse.csr_array(np.eye(2, dtype="float32"))), "2 * 2 * float32",
         [[1.0, 0.0], [0.0, 1.0]],
@@ -222,6 +232,57 @@ def test_elements_of_an_array_keep_their_type_in_array_any(type: str) -> None:
     assert [box.tolist() for box in boxes] == FLAT.tolist()
 
 
+TYPED: dict[str, tuple[Callable[[], Any], str]] = {
+    "lists": (lambda: tg.dynd.array(RAGGED, "2 * var * int8"), "var * int8"),
+    "awkward": (library("awkward", lambda ak: ak.values_astype(ak.Array(RAGGED), "int8")), "var * int8"),
+    "Arrow": (library("pyarrow", lambda pa: pa.array(RAGGED, pa.list_(pa.int8()))), "var * int8"),
+    "polars": (
+        library("polars", lambda pl: pl.Series(RAGGED, dtype=pl.List(pl.Int8))), "var * int8"
+    ),
+    "numbers of Arrow": (library("pyarrow", lambda pa: pa.array([1, 2], pa.int8())), "int8"),
+    "a stored order": (lambda: tg.dynd.array([[1, 2], [3, 4]], "storage[2 * 2 * int8, axis=[1, 0]]"), "2 * int8"),
+    "structs": (lambda: tg.dynd.array([{"a": 1, "b": "x"}], "1 * {a: int8, b: string}"), "{a: int8, b: string}"),
+    "records": (lambda: np.array([(1, 2.5)], [("a", "i1"), ("b", "f4")]), "{a: int8, b: float32}"),
+    "tuples": (lambda: tg.dynd.array([(1, [2])], "1 * (int8, var * uint8)"), "(int8, var * uint8)"),
+    "maps": (lambda: tg.dynd.array([{"a": 1}], "1 * map[string, int8]"), "map[string, int8]"),
+    "times": (lambda: tg.dynd.array([0, 1], "2 * time['s']"), "time['s']"),
+    "characters": (lambda: tg.dynd.array("ab", "var * char"), "char"),
+    "pointers": (lambda: tg.dynd.array(RAGGED, "2 * pointer[var * int8]"), "var * int8"),
+    "masked": (lambda: np.ma.array([1, 2], np.int8, mask=[False, True]), "int8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TYPED)
+def test_values_keep_their_type_in_array_any_wherever_they_come_from(kind: str) -> None:
+    make, text = TYPED[kind]
+    value = make()
+    present = [row for row in tg.dynd.tolist(value) if row is not None]
+    for type in ("var * ?array[Any]", f"{len(value)} * ?array[Scalar]" if text == "int8" else "var * ?array[Any]"):
+        boxes = [box for box in tg.dynd.array(value, type).tolist() if box is not None]
+        assert [(str(box.type), box.tolist()) for box in boxes] == [(text, row) for row in present]
+    inside = tg.dynd.array({"a": tg.dynd.array(value), "b": 1}, "{a: var * ?array[Any], b: array[Any]}").tolist()
+    assert [str(box.type) for box in inside["a"] if box is not None] == [text] * len(present)
+
+
+@pytest.mark.parametrize(
+    ("given", "type", "boxes"),
+    [
+        ("2 * var * int8", "2 * var * array[Any]", "int8"),
+        ("2 * ?var * int8", "2 * var * array[Int]", "int8"),
+        ("2 * var * int8", "2 * var * array[int16]", "int16"),
+        ("2 * var * ?int8", "2 * ?var * array[Any]", "int8"),
+        ("?var * var * ?int8", "?var * var * array[Any]", "int8"),
+    ],
+)
+def test_elements_of_lists_keep_their_type_in_array_any(given: str, type: str, boxes: str) -> None:
+    found = tg.dynd.array(tg.dynd.array(RAGGED, given), type).tolist()
+    assert [[(str(box.type), box.tolist()) for box in row] for row in found] == [
+        [(boxes, number) for number in row] for row in RAGGED
+    ]
+    if given.startswith("?"):
+        assert tg.dynd.array(tg.dynd.array(None, given), type).tolist() is None
+
+
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "an object": (object, "dynd.infer"),
     "objects": (lambda: np.array([object()]), "dynd.infer"),
@@ -240,6 +301,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a masked field of a record": (
         lambda: np.ma.array([(1, 2)], mask=[(True, False)], dtype=[("a", "i4"), ("b", "i4")]), "dynd.numpy"
     ),
+    "NumPy's constant of masked elements in a list": (lambda: [1.5, np.ma.masked], "dynd.infer"),
     "a module of torch": (library("torch", lambda torch: torch.nn.Linear(1, 1)), "coerce.value"),
     "a dtype of torch": (library("torch", lambda torch: torch.float32), "coerce.value"),
     "a key of JAX": (library("jax", lambda jax: jax.random.key(0)), "coerce.value"),
@@ -281,6 +343,18 @@ def test_every_verb_refuses_the_same(kind: str, way: str, tmp_path: Path) -> Non
     if way in ("save", "dumps", "Writer", "convert", "identify", "edit", "commit"):
         assert caught.value.tensor == "x"
     assert not [path.name for path in tmp_path.iterdir() if path.name != "dumped"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "make",
+    [lambda: np.ma.masked, library("torch", lambda torch: torch.ones((), requires_grad=True))],
+    ids=["masked", "requires_grad"],
+)
+def test_an_element_that_numpy_cannot_convert_is_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(tg.InputError) as caught:
+        tg.dynd.array([1.5, make()], "2 * float32")
+    assert caught.value.rule == "dynd.value"
 
 
 @pytest.mark.parametrize("kind", ["masked", "Arrow, nulls", "ragged list", "text", "records"])

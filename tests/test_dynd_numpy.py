@@ -174,6 +174,16 @@ def test_masked_arrays_are_options():
         dynd.array(array).numpy()
 
 
+@pytest.mark.filterwarnings("ignore:Warning. converting a masked element to nan")
+@pytest.mark.parametrize("element", ["float32", "float64", "complex[float64]", "bfloat16", "int32", "bool"])
+def test_masked_elements_in_a_list_are_missing_or_refused(element: str) -> None:
+    values = np.ma.MaskedArray([1, 0], [False, True], bool if element == "bool" else int)
+    assert dynd.array([values, values], f"2 * var * ?{element}").tolist() == [[1, None]] * 2
+    for given in ([values, values], [[*values], [*values]]):
+        with pytest.raises(InputError):
+            dynd.array(given, f"2 * 2 * {element}")
+
+
 def test_conversion_to_another_type_is_exact_or_refused():
     array = np.array([1, 2, 300])
     assert dynd.serialize(array, "var * int16").hex() == "03010002002c01"
@@ -221,8 +231,12 @@ def test_128_bits():
 
 
 def test_what_numpy_has_and_dynd_has_not():
-    for array in (np.array(["2020"], "M8[Y]"), np.array([1], "m8[D]"), np.array([1], np.longdouble)):
-        with pytest.raises(UnsupportedError):
+    for array, rule in (
+        (np.array(["2020"], "M8[Y]"), "dynd.numpy.unit"),
+        (np.array([1], "m8[D]"), "dynd.numpy.unit"),
+        (np.array([1], np.longdouble), "dtype.name"),
+    ):
+        with pytest.raises(UnsupportedError, match=f"rule {rule}"):
             dynd.serialize(array)
     assert dynd.array(np.array([1, "a"], object)[:1]).tolist() == [1]
 

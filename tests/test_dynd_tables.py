@@ -140,6 +140,12 @@ def test_any_value_of_any_type_through_polars(seed: int) -> None:
     assert dynd.array(found, type).cid() == tensor.cid()
 
 
+def test_a_list_of_records_inside_a_value_is_a_table() -> None:
+    needs("pyarrow")
+    value = dynd.array([[{"a": 1}, {"a": 2}], [{"a": 3}]])
+    assert dynd.to_table(value[1]).to_pylist() == [{"a": 3}]
+
+
 @pytest.mark.parametrize("name", ["", "a\0b"])
 def test_names_that_polars_cannot_have(name: str) -> None:
     needs("polars")

@@ -8,12 +8,16 @@ imported, no array can be masked, so `sys.modules` is consulted instead.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["complement", "distinct", "has_masked", "is_masked_array", "prefix_sums", "ranks"]
+__all__ = [
+    "complement", "distinct", "elements", "has_masked", "is_masked_array", "overlaps_itself", "prefix_sums", "ranks",
+]  # fmt: skip
 
 
 def is_masked_array(value: object) -> TypeGuard[np.ma.MaskedArray[Any, Any]]:
@@ -25,6 +29,15 @@ def has_masked(value: object) -> bool:
     """Whether an element is masked."""
     ma = sys.modules.get("numpy.ma")
     return ma is not None and bool(ma.is_masked(value))
+
+
+def elements(sequences: Iterable[Iterable[Any]]) -> list[Any]:
+    """The elements of all sequences; None for masked elements of masked arrays."""
+    return list(chain.from_iterable(_unmasked(each) if is_masked_array(each) else each for each in sequences))
+
+
+def _unmasked(array: np.ma.MaskedArray[Any, Any]) -> list[Any]:
+    return [None if element is np.ma.masked else element for element in array]
 
 
 def prefix_sums(values: NDArray[Any]) -> NDArray[np.int64]:
@@ -52,3 +65,14 @@ def complement(positions: Any, size: int) -> NDArray[np.int64]:
     others = np.ones(size, np.bool_)
     others[positions] = False
     return np.flatnonzero(others)
+
+
+def overlaps_itself(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> bool:
+    """Whether elements of an array overlap; True if its strides do not decide it."""
+    # From the smallest stride up: the elements so far span `reached` bytes, so a larger stride keeps them apart.
+    reached = itemsize
+    for stride, size in sorted((abs(stride), size) for stride, size in zip(strides, shape, strict=True)):
+        if size > 1 and stride < reached:
+            return 0 not in shape
+        reached += (size - 1) * stride
+    return False

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorglot.arrays import is_masked_array
 from tensorglot.dynd.atoms import Atom, integers, refuse
 from tensorglot.dynd.link_columns import LinkArray
 from tensorglot.dynd.merkle import Link, links_at
@@ -88,10 +89,13 @@ def _to_array(type: Type, items: Items) -> NDArray[Any]:
     """The items as an array of the type that NumPy infers."""
     try:
         given = np.array(items)
-    except (ValueError, TypeError, OverflowError) as error:
+    except (ValueError, TypeError, OverflowError, RuntimeError, UserWarning) as error:
         raise refuse(type, items) from error
     if given.ndim != 1:
         raise refuse(type, items[0])
+    # NumPy takes its constant `masked` for NaN.
+    if given.dtype.kind in "fc" and np.isnan(given).any() and any(map(is_masked_array, items)):
+        raise refuse(type, items)
     return given
 
 

@@ -32,7 +32,21 @@ from tensorglot.errors import InputError, TensorglotError, UnsupportedError
 from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import dtype_of
 from tensorglot.model.tensor import Tensor, has_bad_bool
-from tensorglot.model.types.algebra import Array, Type, dense, dense_parts, symbolic
+from tensorglot.model.types.algebra import (
+    Array,
+    Fixed,
+    Map,
+    Option,
+    Pointer,
+    Storage,
+    Struct,
+    Tuple,
+    Type,
+    Var,
+    dense,
+    dense_parts,
+    symbolic,
+)
 from tensorglot.model.types.text import parse
 from tensorglot.providers import provided
 
@@ -62,7 +76,7 @@ def _coerce(value: Any, type: Type | None) -> Tensor:
         return value if type is None or (type == value.type and not holds(type, type)) else _convert(value, type)
     # An array[T] holds the value as it is, whatever library it comes from.
     if type is not None and _is_boxed(plan := plan_of(type)):
-        return as_tensor(from_python(value, plan, _in_box))
+        return as_tensor(from_python(value, plan, _in_box, _unfold))
     bridge = provided("bridges.find")(value)
     if bridge is not None:
         tensor: Tensor = _call_library(bridge.to_tensor, value, type)
@@ -155,11 +169,17 @@ def _is_block(value: Any, type: Type | None) -> bool:
 
 
 def _convert(tensor: Tensor, type: Type) -> Tensor:
-    """A tensor as one of another type; an `array[T]` holds it as it is."""
+    """A tensor as one of another type; an `array[T]` holds it, or a part of it, as it is."""
     plan = plan_of(type)
-    value: Any = tensor
-    if not _is_boxed(plan):
-        value = tensor.numpy() if dense_parts(tensor.type) else tensor.tolist()
+    value: Any
+    if _is_boxed(plan):
+        value = tensor
+    elif dense_parts(tensor.type):
+        value = tensor.numpy()
+    elif any(isinstance(box, Array) and symbolic(box.element) for box in plan.boxes):
+        value = _unfold(tensor)
+    else:
+        value = tensor.tolist()
     return as_tensor(_columns(value, plan))
 
 
@@ -167,16 +187,40 @@ def _columns(value: Any, plan: Plan) -> Value:
     if isinstance(value, np.ndarray):
         if not value.dtype.hasobject and (made := from_numpy(value, plan)) is not None:
             return made
-        if not _keeps_elements(value, plan):
+        if plan.boxes and value.dtype.names is not None:
+            value = coerce(value)
+        elif not _keeps_elements(value, plan):
             value = value.tolist()
-    return from_python(value, plan, _in_box)
+    return from_python(value, plan, _in_box, _unfold)
 
 
 def _keeps_elements(array: NDArray[Any], plan: Plan) -> bool:
     """Whether the elements are stored in `array[T]`, which keeps their type; a Python float would be a float64."""
-    if array.dtype.kind not in "biufcVmM" or array.dtype.names is not None or has_masked(array):
-        return False
-    return any(node.kind is Kind.BOX for node in plan.nodes)
+    return bool(plan.boxes) and array.dtype.kind in "biufcVmM"
+
+
+def _unfold(tensor: Tensor) -> Any:
+    """The rows or fields of a tensor, as tensors of their own types; a value that has none as in Python."""
+    type = tensor.type
+    while isinstance(type, Pointer | Storage):
+        type = type.element
+    if isinstance(type, Option):
+        return _typed(tensor.tolist(), type)
+    if isinstance(type, Struct):
+        return {name: _typed(tensor[name], field) for name, field in type.fields}
+    if isinstance(type, Tuple):
+        return tuple(_typed(tensor[i], field) for i, field in enumerate(type.elements))
+    if isinstance(type, Fixed | Var | Map):
+        element = Tuple((type.key, type.item)) if isinstance(type, Map) else type.element
+        return [_typed(row, element) for row in tensor]
+    return tensor.tolist()
+
+
+def _typed(value: Any, type: Type) -> Any:
+    """A present value as a tensor of its type."""
+    if value is None or isinstance(value, Tensor):
+        return value
+    return coerce(value, type.element if isinstance(type, Option) else type)
 
 
 def _is_boxed(plan: Plan) -> bool:

@@ -13,11 +13,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal as PythonDecimal
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from tensorglot.arrays import elements
 from tensorglot.dynd.atoms import integers
 from tensorglot.dynd.coerce.numpy import element_type
 from tensorglot.dynd.merkle import Link
@@ -114,10 +114,10 @@ def _classify_present(values: list[Any]) -> Classified:
         return _tuples(values)
     if all(_is_list(v) for v in values):
         sizes = set(map(len, values))
-        elements = [list(chain.from_iterable(values))]
+        inner = [elements(values)]
         if len(sizes) == 1:
-            return lambda types: ty.Fixed(len(values[0]), types[0]), elements
-        return lambda types: ty.Var(types[0]), elements
+            return lambda types: ty.Fixed(len(values[0]), types[0]), inner
+        return lambda types: ty.Var(types[0]), inner
     return _always(_leaf(values)), []
 
 

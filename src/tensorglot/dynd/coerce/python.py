@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.arrays import ranks
+from tensorglot.arrays import elements, is_masked_array, ranks
 from tensorglot.dynd.atoms import refuse
 from tensorglot.dynd.maps import sort_maps
 from tensorglot.dynd.match import matches
@@ -34,14 +33,18 @@ __all__ = ["chars_to_array", "from_python", "stored_order"]
 
 Values: TypeAlias = "list[Any]"
 Boxed: TypeAlias = "Callable[[Any, Type], Value]"
+Unfold: TypeAlias = "Callable[[Tensor], Any]"
 
 
-def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
-    """A value of the plan's type. `boxed` makes the values inside an `array[T]`."""
+def from_python(value: Any, plan: Plan, boxed: Boxed, unfold: Unfold) -> Value:
+    """A value of the plan's type. `boxed` makes the values inside an `array[T]`, of Tensors that `unfold` gives."""
     columns: list[Column] = [None] * len(plan.nodes)
     stack: list[tuple[Node, Values]] = [(plan.root, [value])]
+    has_boxes = bool(plan.boxes)
     while stack:
         node, values = stack.pop()
+        if has_boxes and node.kind not in (Kind.BOX, Kind.OPTION):
+            values = [unfold(item) if isinstance(item, Tensor) else item for item in values]
         if node.kind is Kind.BLOCK:
             columns[node.id] = _block(node, values)
         elif node.kind is Kind.CHAR:
@@ -49,7 +52,7 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
         elif node.kind is Kind.BOX and isinstance(node.type, Array):
             columns[node.id] = _boxes([boxed(item, node.type.element) for item in values])
         elif node.kind is Kind.BOX and isinstance(node.type, Merkle):
-            columns[node.id] = [_link(node.type, item, boxed) for item in values]
+            columns[node.id] = [_link(node.type, item, boxed, unfold) for item in values]
         elif node.kind is Kind.OPTION:
             if node.temporal is not None:
                 values = [None if is_nat(item) else item for item in values]
@@ -65,7 +68,7 @@ def from_python(value: Any, plan: Plan, boxed: Boxed) -> Value:
                 values = [list(item.items()) if isinstance(item, Mapping) else item for item in values]
             _check_sequences(node, values)
             columns[node.id] = lists_of_sizes(map(len, values), len(values))
-            stack.append((node.child, list(chain.from_iterable(values))))
+            stack.append((node.child, elements(values)))
         elif node.kind is Kind.REPEAT:
             stack.append((node.child, _repeat(node, values)))
         else:
@@ -108,7 +111,7 @@ def _flatten(node: Node, values: Values, sizes: tuple[int, ...]) -> Values:
         for item in values:
             if len(item) != size:
                 raise InputError(f"expected {size} elements, found {len(item)}, in {node.type}", rule="dynd.length")
-        values = list(chain.from_iterable(values))
+        values = elements(values)
     return values
 
 
@@ -127,14 +130,16 @@ def stored_order(node: Node) -> list[int]:
 
 
 def _block(node: Node, values: Values) -> NDArray[Any]:
-    if values and all(isinstance(item, np.ndarray) and item.shape == node.shape for item in values):
+    if values and all(
+        isinstance(item, np.ndarray) and item.shape == node.shape and not is_masked_array(item) for item in values
+    ):
         flat: Any = np.stack(values).reshape(-1)
     else:
         flat = _flatten(node, values, node.shape)
     return atoms_to_array(node.block, flat).reshape((len(values), *node.shape, *node.block.tail))
 
 
-def _link(type: Merkle, item: Any, boxed: Boxed) -> Value:
+def _link(type: Merkle, item: Any, boxed: Boxed, unfold: Unfold) -> Value:
     """A link of a symbolic `merkle[T]`, which is stored with its type."""
     if isinstance(item, Tensor) and isinstance(item.type, Merkle):
         item = item.tolist()
@@ -143,7 +148,7 @@ def _link(type: Merkle, item: Any, boxed: Boxed) -> Value:
     item.freeze()  # refuses an empty link, whose type may be symbolic
     if not matches(type.element, item.type):
         raise InputError(f"{type} cannot hold a link to {item.type}", rule="dynd.array.type")
-    return from_python(item, plan_of(Merkle(item.type)), boxed)
+    return from_python(item, plan_of(Merkle(item.type)), boxed, unfold)
 
 
 def chars_to_array(values: Values) -> NDArray[np.uint32]:
