@@ -193,6 +193,13 @@ def test_what_a_missing_value_refers_to_need_not_exist() -> None:
     assert tg.open(data)["x"].arrow().to_pylist() == whole.tolist()
 
 
+@pytest.mark.parametrize("values", [[None], [None, None], [{"d": None}, None]])
+def test_a_dictionary_without_values_inside_missing_structs(values: list[Any]) -> None:
+    """pyarrow gives the field of a missing struct the index 0."""
+    array = pa.array(values, pa.struct([("d", pa.dictionary(pa.int32(), pa.string()))]))
+    assert dynd.array(array).tolist() == dynd.array(pa.table({"c": array})["c"]).tolist() == values
+
+
 @settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**32))
 def test_any_array_has_the_values_that_arrow_gives(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:

@@ -123,8 +123,9 @@ The bytes in the place of a null are arbitrary in Arrow, so unused elements are 
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
-    """A tensor of the type given, or of the value's own."""
-    return as_tensor(to_value(value, plan_of(type_of(value) if type is None else type)))
+    """A tensor of the type given; of the value's own without one, and for `array[T]`, which Arrow does not have."""
+    plan = plan_of(type_of(value) if type is None or plan_of(type).boxes else type)
+    return as_tensor(to_value(value, plan))
 
 
 def to_value(value: Any, plan: Plan) -> Value:

@@ -36,7 +36,9 @@ def as_plain(array: Any) -> Any:
     if isinstance(kind, pa.BaseExtensionType):
         return as_plain(_without_extension(array))
     if is_.is_dictionary(kind):
-        return take(as_plain(array.dictionary), array.indices)
+        values = as_plain(array.dictionary)
+        # Without values there are only nulls, and the indices of rows that a null struct hides, which are arbitrary.
+        return take(values, array.indices) if len(values) else pa.nulls(len(array), values.type)
     if is_.is_run_end_encoded(kind):
         return as_plain(compute.run_end_decode(array))
     if is_.is_string(kind) or is_.is_string_view(kind):

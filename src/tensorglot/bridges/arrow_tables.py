@@ -232,6 +232,8 @@ def to_tensor(value: Any, type: Type | None) -> Tensor:
     """Any of Arrow's collections as a tensor."""
     if isinstance(value, pa.Tensor):
         return coerce(value.to_numpy(), type)
+    if isinstance(value, pa.Buffer):
+        return coerce(memoryview(value).cast("B"), type)
     if type is None and isinstance(value, pa.Table):
         return from_table(value)
     return arrow.to_tensor(value, type)
@@ -302,7 +304,7 @@ def _polars_has(kind: Any) -> bool:
 
 
 def type_of(value: Any) -> Type:
-    if isinstance(value, pa.Tensor | pa.Table):
+    if isinstance(value, pa.Tensor | pa.Buffer | pa.Table):
         return to_tensor(value, None).type
     return arrow.type_of(value)
 

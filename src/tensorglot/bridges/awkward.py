@@ -72,8 +72,8 @@ def _type(layout: Any) -> Type:
 
 
 def to_tensor(value: Any, type: Type | None) -> Tensor:
-    """A tensor of the type given, or of the value's own."""
-    plan = plan_of(type_of(value) if type is None else type)
+    """A tensor of the type given; of the value's own without one, and for `array[T]`, which awkward does not have."""
+    plan = plan_of(type_of(value) if type is None or plan_of(type).boxes else type)
     try:
         return as_tensor(to_value(value, plan))
     except InputError:

@@ -58,7 +58,7 @@ def _array(array: Any, lazy: _Lazy, chunks: Any) -> dask.array.Array:
     meta: NDArray[Any] = np.empty((0,) * lazy.ndim, lazy.dtype)
     try:
         # name=False: a random name, since hashing the contents would read them.
-        made: dask.array.Array = array.from_array(lazy, chunks=chunks, name=False, asarray=False, meta=meta)
+        made: dask.array.Array = array.from_array(lazy, chunks=chunks, name=False, meta=meta)
     except (TypeError, ValueError, ZeroDivisionError) as error:
         why = str(error).partition("\n")[0]
         raise InputError(f"chunks cannot divide the tensor: {why}", rule="dask.chunks", tensor=lazy.name) from error
