@@ -381,8 +381,8 @@ def test_jax(path: Path) -> None:
     with tg.safe_open(path, framework="flax") as f:
         part = f.get_slice("half")[1:, [0, 2]]
         assert (part.dtype, part.tolist()) == (jax.numpy.bfloat16, [[4, 6], [8, 10]])
-    for device in ("abacus", "cpu:99", "cpu:x"):
-        with pytest.raises(ValueError, match="is not a device"):
+    for device in ("abacus", "cpu:99", "cpu:x", 3, b"cpu"):
+        with pytest.raises(tg.InputError, match="is not a device"):
             tg.jax.load_file(path, device)
 
 

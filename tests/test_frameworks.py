@@ -7,6 +7,7 @@ import pickle
 import random
 import subprocess
 import sys
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -523,6 +524,78 @@ class TestModules:
         assert load_model(two, tmp_path / "m.zt") == ([], [])
         assert all(torch.equal(x, y) for x, y in zip(one.buffers(), two.buffers(), strict=True))
 
+    @pytest.mark.parametrize("kind", ["extra state", "converted", "renamed", "of its own", "on the instance"])
+    def test_a_module_with_a_state_of_its_own(self, torch: Any, kind: str, tmp_path: Path) -> None:
+        """Its `state_dict` has values that are not its memory: they are loaded by PyTorch, as safetensors does."""
+        theirs = library("safetensors.torch")
+        from tensorglot.torch import load_model, save_model
+
+        one, two, three = (_with_state(torch, kind, value) for value in (1, 2, 3))
+        path = tmp_path / "m.safetensors"
+        save_model(one, path)
+        assert load_model(two, path) == ([], [])
+        theirs.load_model(three, path)
+        for model in (two, three):
+            assert torch.equal(model.inner.weight, one.inner.weight)
+            assert kind not in ("extra state", "of its own") or model.value == 1
+        tg.save(path, {"other": np.zeros(1), **{n: t.numpy() for n, t in one.state_dict().items()}})
+        with pytest.raises(RuntimeError, match=r'Unexpected key\(s\) in state_dict: "other"'):
+            load_model(two, path)
+        assert load_model(two, path, strict=False) == ([], ["other"])
+
+    def test_an_error_of_a_module_with_a_state_of_its_own(self, torch: Any, tmp_path: Path) -> None:
+        from tensorglot.torch import load_model
+
+        tg.save(tmp_path / "m.bt", {"inner.weight": np.zeros((5, 5)), "inner.bias": np.zeros(3), "value": np.zeros(1)})
+        with pytest.raises(tg.InputError, match=r"size mismatch for inner\.weight") as caught:
+            load_model(_with_state(torch, "converted", 1), tmp_path / "m.bt")
+        assert isinstance(caught.value, RuntimeError)
+
+    def test_a_file_without_the_counters_of_batch_norms(self, torch: Any, make: Any, tmp_path: Path) -> None:
+        """PyTorch keeps their values then, as do safetensors and bintensors."""
+        theirs = library("safetensors.torch")
+        from tensorglot.torch import load_model
+
+        model = make()
+        state = {name: t for name, t in model.state_dict().items() if not name.endswith("num_batches_tracked")}
+        path = tmp_path / "m.safetensors"
+        tg.save(path, {name: tensor for name, tensor in state.items() if name != "head.weight"})
+        assert load_model(make(), path) == ([], [])
+        assert list(map(list, theirs.load_model(make(), path))) == [[], []]
+
+    def test_parameters_without_a_shape(self, torch: Any, tmp_path: Path) -> None:
+        from tensorglot.torch import load_model, save_model
+
+        one, two = torch.nn.Linear(2, 3), torch.nn.LazyLinear(3)
+        with pytest.raises(tg.InputError, match="has no shape yet") as caught:
+            save_model(two, tmp_path / "m.bt")
+        assert caught.value.tensor == "weight"
+        save_model(one, tmp_path / "m.bt")
+        assert load_model(two, tmp_path / "m.bt") == ([], [])
+        assert torch.equal(one.weight, two.weight)
+
+    @pytest.mark.parametrize("kind", ["of a subclass", "nested", "mkldnn"])
+    def test_tensors_without_an_array(self, torch: Any, kind: str, tmp_path: Path) -> None:
+        """Each is refused by name, with the way to a plain tensor. Two of them: they do not share memory."""
+        import tensorglot.torch
+
+        class Distributed(torch.Tensor):
+            @classmethod
+            def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                raise RuntimeError(f"{function} is not supported")
+
+        jagged = partial(torch.nested.nested_tensor, layout=torch.jagged)
+        made, way = {
+            "of a subclass": (lambda: torch.Tensor._make_wrapper_subclass(Distributed, (2, 3)), "full_tensor"),  # noqa: SLF001 - documented
+            "nested": (lambda: jagged([torch.ones(2), torch.ones(3)]), "to_padded_tensor"),
+            "mkldnn": (lambda: torch.ones(3).to_mkldnn(), "to_dense"),
+        }[kind]
+        values = {"a": made(), "b": made()}
+        for save in (tg.save, tensorglot.torch.save_file):
+            with pytest.raises(tg.InputError, match=rf"{way}\(\)") as caught:
+                save(*((tmp_path / "m.bt", values) if save is tg.save else (values, tmp_path / "m.bt")))
+            assert caught.value.tensor == "a"
+
     def test_only_modules(self, torch: Any, tmp_path: Path) -> None:
         from tensorglot.torch import load_model, save_model
 
@@ -531,6 +604,54 @@ class TestModules:
         tg.save(tmp_path / "m.bt", {})
         with pytest.raises(tg.InputError):
             load_model({}, tmp_path / "m.bt")
+
+
+def _with_state(torch: Any, kind: str, value: int) -> Any:
+    """A module whose state is not, or not only, the memory of its parameters."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(3, 3)
+            self.inner.weight.data.fill_(value)
+            self.value = value
+
+    class WithExtraState(Model):
+        def get_extra_state(self) -> Any:
+            return torch.tensor([self.value])
+
+        def set_extra_state(self, state: Any) -> None:
+            self.value = int(state[0])
+
+    class Saved(Model):
+        def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[prefix + "value"] = torch.tensor([self.value])
+
+        def _load_from_state_dict(self, state: Any, prefix: str, *others: Any) -> None:
+            self.value = int(state.pop(prefix + "value")[0])
+            super()._load_from_state_dict(state, prefix, *others)
+
+    def converted(module: Any, state: Any, *others: Any) -> None:
+        state.update({name: tensor.double() for name, tensor in list(state.items())})
+
+    def renamed(module: Any, state: Any, *others: Any) -> None:
+        state["weight"] = state.pop("inner.weight")
+
+    def renamed_back(module: Any, state: Any, *others: Any) -> None:
+        state["inner.weight"] = state.pop("weight")
+
+    model: Any = {"extra state": WithExtraState, "of its own": Saved}.get(kind, Model)()
+    if kind == "converted":
+        model.register_state_dict_post_hook(converted)
+    elif kind == "renamed":
+        model.register_state_dict_post_hook(renamed)
+        model.register_load_state_dict_pre_hook(renamed_back)
+    elif kind == "on the instance":
+        inner = model.inner
+        model.state_dict = lambda *args, **kwargs: {n: t.clone() for n, t in inner.state_dict().items()}
+        model.load_state_dict = inner.load_state_dict
+    return model
 
 
 def _with_buffers(torch: Any, *names: str) -> Any:

@@ -23,7 +23,7 @@ from terminals import environment
 FAILING = {
     # The same class of error; the test compares the text, and ours names the file or tensor and the rule.
     "test_pt_comparison.py::TorchTestCase::test_bogus": "expected a torch.Tensor, not dict (tensor 'test', rule",
-    "test_pt_comparison.py::TorchTestCase::test_sparse": "convert it with to_dense() (tensor 'test', rule",
+    "test_pt_comparison.py::TorchTestCase::test_sparse": "to_dense() or dequantize() (tensor 'test', rule",
     # Likewise; then lists and [:20] of ten rows must be refused, which are as in NumPy here.
     "test_simple.py::ReadmeTestCase::test_numpy_slice": "index -6 is out of range for axis 1 of size 5 (tensor 'a'",
     # Any stride is saved.

@@ -91,7 +91,7 @@ class SafeOpen:
     def get_tensors(self, names: Iterable[str] | None = None) -> dict[str, Any]:
         """All tensors, or those in `names` and in their order, read together."""
         wanted = self.offset_keys() if names is None else as_names(names, "names", "load.names")
-        arrays = load_archive(self.archive, wanted, {})
+        arrays = load_archive(self.archive, wanted, {})()
         return {name: self.convert(name, _as_array(arrays[name])) for name in wanted}
 
     def get_slice(self, name: str) -> Slice:
@@ -165,13 +165,13 @@ class Slice:
 
 @contextmanager
 def _refusals_of_layouts() -> Iterator[None]:
-    """Raises InputError, which is a ValueError as in safetensors, for a sparse tensor that the format cannot store."""
+    """Raises InputError, a ValueError as in safetensors, for a sparse or quantized tensor that cannot be stored."""
     try:
         yield
     except UnsupportedError as error:
         if error.rule != "save.layout":
             raise
-        message = f"{error.message}; convert it with to_dense()"
+        message = f"{error.message}; convert it with to_dense() or dequantize()"
         raise InputError(message, rule=error.rule, tensor=error.tensor, path=error.path) from error
 
 
@@ -300,8 +300,10 @@ def _placer(framework: str, device: Any) -> Callable[[str, NDArray[Any]], Any]:
 
 
 def _jax_device(device: Any) -> Any:
-    """A device of JAX: itself, or by the name of its platform, and number: "gpu:1"."""
+    """A device or sharding of JAX: itself, or a device by the name of its platform, and number: "gpu:1"."""
     if not isinstance(device, str):
+        if device is not None and type(device).__module__.partition(".")[0] not in ("jax", "jaxlib"):
+            raise InputError(f"{device!r} is not a device: pass 'gpu:1' or a jax.Device", rule="load.device")
         return device
     platform, _, number = device.partition(":")
     try:

@@ -99,11 +99,13 @@ def as_device(device: Any) -> torch.device:
     return found
 
 
-def to_tensor(value: torch.Tensor, wanted: Type | None) -> Tensor:
+def to_tensor(value: torch.Tensor | torch.Size, wanted: Type | None) -> Tensor:
     """A tensor of any layout that a container can hold."""
+    if isinstance(value, torch.Size):  # the only value of PyTorch that is plain Python, too
+        return coerce(tuple(value), wanted)
     if value.is_quantized:
         return of_quantized(value)
-    if value.layout is not torch.strided and not value.is_nested:
+    if value.layout is not torch.strided and not (value.is_nested or value.is_mkldnn):
         plain = plain_sparse(value)
         return of_sparse(plain, to_numpy("", plain.values()))
     return coerce(to_numpy("", value), wanted)
@@ -112,14 +114,18 @@ def to_tensor(value: torch.Tensor, wanted: Type | None) -> Tensor:
 def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
     """The array of a tensor of any stride, on any device; on the CPU it shares the tensor's memory."""
     if tensor.layout is not torch.strided or tensor.is_nested:
-        kind = "nested" if tensor.is_nested else tensor.layout
+        kind, dense = ("nested", "to_padded_tensor()") if tensor.is_nested else (tensor.layout, "to_dense()")
         raise InputError(
-            f"a {kind} tensor is not supported here: convert it with to_dense()",
-            rule="torch.layout",
-            tensor=name or None,
+            f"a {kind} tensor is not supported here: convert it with {dense}", rule="torch.layout", tensor=name or None
         )
     if tensor.is_meta:
         raise StateError("Cannot copy out of meta tensor: it has no values", rule="torch.meta", tensor=name or None)
+    if torch.nn.parameter.is_lazy(tensor):
+        raise StateError(
+            "the parameter has no shape yet: call the module once, or load into it",
+            rule="torch.lazy",
+            tensor=name or None,
+        )
     dtype, exchanged = _array_type(tensor.dtype)
     if dtype is None:
         kind = str(tensor.dtype).removeprefix("torch.")
@@ -133,7 +139,14 @@ def to_numpy(name: str, tensor: torch.Tensor) -> NDArray[Any]:
         plain = plain.cpu()
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
-    array: NDArray[Any] = (plain if exchanged is None else plain.view(exchanged)).numpy()
+    try:
+        array: NDArray[Any] = (plain if exchanged is None else plain.view(exchanged)).numpy()
+    except RuntimeError as error:  # a subclass without memory of its own, as of torch.distributed
+        raise InputError(
+            f"a {type(tensor).__name__} has no array: convert it to a plain tensor, as with full_tensor()",
+            rule="torch.subclass",
+            tensor=name or None,
+        ) from error
     return array if exchanged is None else array.view(dtype)
 
 

@@ -3,7 +3,8 @@
 Tensors of a module that share memory are stored once. Tied weights become names of the
 same bytes where the format supports that; otherwise, and for views, the tensor that
 covers the memory is stored, and the metadata names it for the others. Loading reads into
-the module's own memory, once.
+the module's own memory, once. A module with hooks or methods of its own for its state may
+have none for what the state contains: PyTorch gives it the values that were read.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ from tensorglot.operations.open import open
 from tensorglot.operations.save import save
 
 __all__ = ["load_model", "save_model"]
+
+_HOOKS = ("_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+_METHODS = ("state_dict", "load_state_dict", "_save_to_state_dict", "_load_from_state_dict", "get_extra_state")
+"""What a module changes its state by, or how it is loaded."""
 
 
 def save_model(
@@ -90,18 +95,23 @@ def load_model(
     their types, as `load_state_dict` does. Of tensors that share memory one is read, under
     any of their names in the file; others of them in the file are unexpected unless they
     are tied to it. With `strict`, a missing or unexpected name is an error. The module
-    stays unchanged unless all names and shapes match.
+    stays unchanged unless all names and shapes match; if it has hooks or methods of its own
+    for loading, it is given the values before its names are known to match.
     """
     check_flags(strict=strict)
     as_device(device)
     state = _state(model)
     with their_errors(), open(filename, format=format, backend=backend) as archive:
         others = _other_names(state, archive)
-        missing = [name for name in state if name not in archive and name not in others]
-        unexpected = [name for name in archive if name not in state or others.get(name) == "unexpected"]
-        if strict and (missing or unexpected):
-            raise _wrong_names(type(model).__name__, missing, unexpected)
         wanted = [name for name in archive if name in state and name not in others]
+        for name in wanted:
+            _check_memory(name, state[name])
+        if _loads_itself(model):
+            return _give(model, archive, others, strict)
+        missing = [name for name in state if name not in archive and name not in others and not _is_counter(name)]
+        unexpected = [name for name in archive if name not in state or others.get(name) == "unexpected"]
+        if strict:
+            _check_names(model, missing, unexpected)
         kinds = [_check_fit(archive, name, state[name]) for name in wanted]
         # No two of these overlap: of each group that shares memory, `others` has all but one.
         direct = {
@@ -117,14 +127,54 @@ def load_model(
     return missing, unexpected
 
 
-def _check_fit(archive: Archive, name: str, own: torch.Tensor) -> np.dtype[Any]:
-    """The element type of a tensor of the file. Raises StateError if it cannot be copied to the module's tensor."""
+def _loads_itself(model: torch.nn.Module) -> bool:
+    """Whether a module of this one has hooks or methods of its own; those of PyTorch's layers only check names."""
+    plain = {name: getattr(torch.nn.Module, name) for name in _METHODS}
+    for module in model.modules():
+        if any(getattr(module, hooks) for hooks in _HOOKS):
+            return True
+        for name, method in plain.items():
+            own = getattr(getattr(module, name), "__func__", None)
+            if own is not method and not getattr(own, "__module__", "").startswith("torch.nn.modules."):
+                return True
+    return False
+
+
+def _give(
+    model: torch.nn.Module, archive: Archive, others: Mapping[str, Literal["same", "unexpected"]], strict: bool
+) -> tuple[list[str], list[str]]:
+    """What `load_model` does by the module's own `load_state_dict`."""
+    wanted = [name for name in archive if name not in others]
+    arrays = load_archive(archive, wanted, {})()
+    try:
+        result = model.load_state_dict(
+            {name: from_numpy(name, np.asarray(arrays.pop(name))) for name in wanted}, strict=False
+        )
+    except RuntimeError as error:
+        raise StateError(str(error), rule="torch.state") from error
+    missing = [name for name in result.missing_keys if name not in others]
+    unexpected = [*result.unexpected_keys, *(name for name in archive if others.get(name) == "unexpected")]
+    if strict:
+        _check_names(model, missing, unexpected)
+    return missing, unexpected
+
+
+def _is_counter(name: str) -> bool:
+    """Whether it is the counter of a batch norm: PyTorch loads files without it, and keeps its value."""
+    return name.rpartition(".")[2] == "num_batches_tracked"
+
+
+def _check_memory(name: str, own: torch.Tensor) -> None:
     if own.is_meta:
         raise StateError(
             "the module is on the meta device, which has no memory: call to_empty(device=...) first",
             rule="torch.meta",
             tensor=name,
         )
+
+
+def _check_fit(archive: Archive, name: str, own: torch.Tensor) -> np.dtype[Any]:
+    """The element type of a tensor of the file. Raises StateError if it cannot be copied to the module's tensor."""
     shape, dtype = archive.array_type(name)
     wanted = tuple(own.shape)
     if wanted and array_type(own.dtype) is None and str(own.dtype).endswith("_x2"):
@@ -151,14 +201,16 @@ def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return state
 
 
-def _wrong_names(model: str, missing: list[str], unexpected: list[str]) -> StateError:
-    """The message of PyTorch's own load_state_dict."""
-    lines = [f"Error(s) in loading state_dict for {model}:"]
+def _check_names(model: torch.nn.Module, missing: list[str], unexpected: list[str]) -> None:
+    """Raises StateError with the message of PyTorch's own load_state_dict."""
+    if not (missing or unexpected):
+        return
+    lines = [f"Error(s) in loading state_dict for {type(model).__name__}:"]
     for what, names in (("Missing", missing), ("Unexpected", unexpected)):
         if names:
             quoted = ", ".join(f'"{escape(name)}"' for name in sorted(names))
             lines.append(f"    {what} key(s) in state_dict: {quoted}")
-    return StateError("\n".join(lines), rule="torch.names")
+    raise StateError("\n".join(lines), rule="torch.names")
 
 
 def _other_names(state: Mapping[str, torch.Tensor], archive: Archive) -> dict[str, Literal["same", "unexpected"]]:

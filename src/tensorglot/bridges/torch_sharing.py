@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tensorglot.bridges.torch import to_numpy
 from tensorglot.errors import StateError, escape
 from tensorglot.extras import torch
-from tensorglot.operations._outputs import shares_memory
+from tensorglot.operations._outputs import overlapping, shares_memory
 
 __all__ = ["covering", "extent", "shared_names", "sharing_groups", "tied"]
 
@@ -32,24 +32,22 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 def sharing_groups(state: Mapping[str, torch.Tensor]) -> list[list[str]]:
     """The names of tensors that have memory in common, directly or through others, in the order of the state."""
-    # In the order of addresses, a tensor can only overlap those before it that end after its beginning.
-    extents = sorted(
-        (str(tensor.device), *extent(tensor), name)
-        for name, tensor in state.items()
-        if tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta and tensor.numel()
-    )
+    extents = ((str(tensor.device), *extent(tensor), name) for name, tensor in state.items() if _has_memory(tensor))
     group_of: dict[str, set[str]] = {}
-    before: list[tuple[str, int, str]] = []
-    for device, low, high, name in extents:
-        before = [one for one in before if one[0] == device and one[1] > low]
-        for _, _, other in before:
-            group = group_of.setdefault(name, {name})
-            if other not in group and _overlap(state[name], state[other]):
-                group |= group_of.setdefault(other, {other})
-                group_of.update(dict.fromkeys(group, group))
-        before.append((device, high, name))
+    for name, other in overlapping(extents):
+        group = group_of.setdefault(name, {name})
+        if other not in group and _overlap(state[name], state[other]):
+            group |= group_of.setdefault(other, {other})
+            group_of.update(dict.fromkeys(group, group))
     groups = {id(group): group for group in group_of.values() if len(group) > 1}
     return [[name for name in state if name in group] for group in groups.values()]
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has elements, and memory for them: a distributed one or a parameter without a shape has not."""
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta or torch.nn.parameter.is_lazy(tensor):
+        return False
+    return bool(tensor.numel() and tensor.data_ptr())
 
 
 def _overlap(one: torch.Tensor, two: torch.Tensor) -> bool:
