@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import tensorglot as tg
-from tensorglot.store.encoder import encode
+from tensorglot.store.encoder import encode, encode_nodes
 from tensorglot.store.encodings import IS_DELTA, Encoding, apply, decode
 
 Mutant = tuple[int, bytes, int]
@@ -23,6 +23,8 @@ Mutant = tuple[int, bytes, int]
 NUMBERS = (0, 1, 2, 254, 255, 256, 0xFFFF, 1 << 20, (1 << 31) - 1, (1 << 32) - 1)
 KEPT = 64
 """Valid bodies at a time."""
+DIGESTS = random.Random(1).randbytes(50 * 32)
+"""Digests of a pack, which nodes refer to."""
 
 
 @lru_cache(64)
@@ -33,7 +35,12 @@ def base_of(nbytes: int) -> bytes:
 def valid(r: random.Random) -> Mutant:
     width = r.choice((1, 2, 2, 3, 4, 8, 12, 16))
     size = r.choice((0, 1, 15, 64, 400, 3000)) * width + r.choice((0, 0, 1))
-    kind = r.randrange(4)
+    kind = r.randrange(5)
+    if kind == 4:
+        starts = (32 * r.randrange(50) for _ in range(r.choice((1, 3, 40))))
+        data = b"".join(b"a link to " + DIGESTS[at : at + 32] for at in starts)
+        encoded = encode_nodes(memoryview(data), DIGESTS)
+        return encoded.encoding, bytes(encoded.body), len(data)
     if kind == 0:
         data = bytes(r.choices((0, 1, 2, 63), (8, 4, 2, 1), k=size))
     elif kind == 1:
@@ -91,7 +98,7 @@ def check(mutant: Mutant) -> str:
         if encoding in IS_DELTA:
             apply(encoding, memoryview(body), memoryview(out))
         else:
-            decode(encoding, memoryview(body), memoryview(out))
+            decode(encoding, memoryview(body), memoryview(out), memoryview(DIGESTS))
     except tg.FormatError as error:
         assert error.rule == "store.encoding"
         assert str(error).isprintable()

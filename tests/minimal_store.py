@@ -124,6 +124,11 @@ def decode(encoding, body, base, nbytes):
     return restore(old, places, changes, width, encoding in (3, 4), body[end:])
 
 
+def decode_nodes(body, digests):
+    known = zstandard.ZstdCompressionDict(digests, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+    return zstandard.ZstdDecompressor(dict_data=known).decompress(body)
+
+
 def restore(old, places, changes, width, xor, rest):
     for place, change in zip(places, changes, strict=True):
         span = slice(place * width, (place + 1) * width)
@@ -144,7 +149,7 @@ class Store:
         assert json.loads((self.path / "tensorglot-store.json").read_text()) == {
             "format": "tensorglot-store", "version": 1,
         }  # fmt: skip
-        self.places, self.data_of, self.decoded = {}, {}, {}
+        self.places, self.data_of, self.digests_of, self.decoded = {}, {}, {}, {}
         for pack in (self.path / "packs").glob("*.pack"):
             self.read_index(pack, pack.read_bytes())
 
@@ -182,6 +187,7 @@ class Store:
             return values
 
         digests = column("32s", blocks)
+        self.digests_of[pack] = b"".join(digests)
         of_block = list(zip(*(column("I", blocks) for _ in range(3)), strict=True))
         of_record = list(zip(*(column(form, records) for form in ("Q", "I", "I", "I", "I", "B", "B")), strict=True))
         table = column("32s", bases)
@@ -195,7 +201,9 @@ class Store:
         if (pack, offset) not in self.decoded:
             body = self.data_of[pack][offset : offset + stored]
             old = b"" if base is None else self.block(base)
-            self.decoded[pack, offset] = decode(encoding, body, old, decoded)
+            self.decoded[pack, offset] = (
+                decode_nodes(body, self.digests_of[pack]) if encoding == 8 else decode(encoding, body, old, decoded)
+            )
         block = self.decoded[pack, offset][begin : begin + nbytes]
         assert sha(block) == digest
         return block

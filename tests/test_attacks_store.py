@@ -40,6 +40,7 @@ from stores import (
 from tensorglot.store import Store
 from tensorglot.store.encoder import encode
 from tensorglot.store.encodings import Encoding
+from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES, CID, DAG_CBOR, FANOUT, RAW, SHA256, block_cid, encode_node
 
 Attack = Callable[[Path], None]
@@ -251,6 +252,12 @@ PACKS: dict[str, Attack] = {
         )
     ),
     "a small chunk as a megabyte": set_record(decoded=CHUNK_NBYTES, blocks=[(blake3(DATA).digest(), 0, CHUNK_NBYTES)]),
+    "nodes that are no frame": set_record(encoding=int(Encoding.NODES)),
+    "nodes of another size": set_record(body=frame_of(23), encoding=int(Encoding.NODES)),
+    "nodes that refer to what is not there": set_record(
+        body=zstd.compress_after(bytes(range(256)), bytes(range(100, 124))), encoding=int(Encoding.NODES)
+    ),
+    "nodes with a base": with_pack(lambda pack: rebase(pack, blake3(OTHER).digest(), Encoding.NODES)),
     "a constant of no bytes": set_record(body=b"", encoding=int(Encoding.CONSTANT)),
     "deltas in a circle": chain(3, circle=True, depths=lambda i: 1),
     "deltas in a circle with depths": chain(3, circle=True, depths=lambda i: 1 + i),

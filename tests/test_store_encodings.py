@@ -5,6 +5,7 @@ The bounds on sizes are those of `docs/store.md` for what an optimizer does to w
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 import tensorglot as tg
 from bounds import MB, allocated_nbytes
-from tensorglot.store.encoder import Encoded, encode
+from tensorglot.store.encoder import Encoded, encode, encode_nodes
 from tensorglot.store.encodings import IS_DELTA, SPARE_NBYTES, Encoding, apply, apply_chain, decode
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
@@ -276,8 +277,12 @@ def samples() -> Iterator[tuple[Encoded, bytes, bytes]]:
             for old in (None, base):
                 for width in (2, 3, 8, 16):
                     yield encode(memoryview(data), width, None if old is None else memoryview(old)), base, data
+    nodes = b"".join(b"link %d to " % i + DIGESTS[32 * i : 32 * i + 32] for i in range(19, 0, -2))
+    yield encode_nodes(memoryview(nodes), DIGESTS), bytes(len(nodes)), nodes
 
 
+DIGESTS = np.random.default_rng(3).bytes(20 * 32)
+"""Those of a pack."""
 SAMPLES = {sample[0].encoding: sample for sample in samples()}
 """One of every encoding."""
 
@@ -290,7 +295,10 @@ def outcome(encoding: int, body: bytes, base: bytes) -> bytes | None:
     """The chunk, or None if the body was refused as it must be."""
     out = bytearray(base)
     try:
-        (apply if encoding in IS_DELTA else decode)(encoding, memoryview(body), memoryview(out))
+        if encoding in IS_DELTA:
+            apply(encoding, memoryview(body), memoryview(out))
+        else:
+            decode(encoding, memoryview(body), memoryview(out), memoryview(DIGESTS))
     except tg.FormatError as error:
         assert error.rule == "store.encoding"  # noqa: PT017
         assert encoding not in IS_DELTA or out == base
@@ -349,7 +357,7 @@ def test_a_packed_delta_bit_by_bit() -> None:
 
 
 HOSTILE: dict[str, tuple[int, bytes]] = {
-    "an unknown encoding": (8, b""),
+    "an unknown encoding": (9, b""),
     "a negative encoding": (-1, b""),
     "raw, too long": (Encoding.RAW, bytes(401)),
     "constant of nothing": (Encoding.CONSTANT, b""),
@@ -416,6 +424,30 @@ def test_a_malformed_body_is_refused(case: str) -> None:
 
     refused()
     assert allocated_nbytes(refused) < 3 * MB
+
+
+def test_nodes_refer_to_the_digests_of_their_pack() -> None:
+    encoded, _, data = SAMPLES[Encoding.NODES]
+    assert len(encoded.body) < len(data) / 3
+    with pytest.raises(tg.FormatError, match="unknown"):
+        decode(encoded.encoding, view(bytes(encoded.body)), memoryview(bytearray(len(data))))
+    out = bytearray(len(data))
+    with contextlib.suppress(tg.FormatError):
+        decode(encoded.encoding, view(bytes(encoded.body)), memoryview(out), view(DIGESTS[::-1]))
+    assert out != data
+
+
+def test_so_many_digests_are_not_referred_to() -> None:
+    most = np.random.default_rng(4).bytes(CHUNK_NBYTES)
+    out = memoryview(bytearray(CHUNK_NBYTES))
+    encoded = encode_nodes(view(most), most)
+    decode(Encoding.NODES, view(bytes(encoded.body)), out, view(most))
+    assert (out, len(encoded.body) < 2000) == (most, True)
+    many = most + DIGESTS
+    encoded, _, data = SAMPLES[Encoding.NODES]
+    assert encode_nodes(view(data), many).encoding != Encoding.NODES
+    with pytest.raises(tg.FormatError, match="digests"):
+        decode(encoded.encoding, view(bytes(encoded.body)), memoryview(bytearray(len(data))), view(many))
 
 
 def test_encodings_are_not_confused() -> None:

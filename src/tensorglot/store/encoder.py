@@ -22,6 +22,7 @@ from tensorglot.kernels.entropy import entropy as entropy_of
 from tensorglot.memory import SCRATCH_NBYTES, Scratch, scratch
 from tensorglot.store.encodings import (
     DELTAS,
+    MAX_DIGESTS_NBYTES,
     MAX_WIDTH,
     SPARSE_HEAD,
     WORDS,
@@ -34,7 +35,7 @@ from tensorglot.tuples import NamedTuple
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES
 
-__all__ = ["Encoded", "encode"]
+__all__ = ["Encoded", "encode", "encode_nodes"]
 
 _SAMPLE_NBYTES = 64 << 10
 """A chunk up to this size is encoded in every way, a larger one in the best way of a sample of this size."""
@@ -87,6 +88,14 @@ def encode(data: memoryview, width: int, base: memoryview | None = None) -> Enco
         if body is not None and len(body) < expected * _SURPRISE:
             break
     return best
+
+
+def encode_nodes(data: memoryview, digests: bytes) -> Encoded:
+    """Encodes a group of nodes for a pack whose index has these digests: many are links of the nodes."""
+    plain = encode(data, 1)
+    if len(digests) > MAX_DIGESTS_NBYTES:
+        return plain
+    return min(plain, Encoded(Encoding.NODES, zstd.compress_after(digests, data)), key=lambda each: len(each.body))
 
 
 def _is_constant(data: memoryview, width: int) -> bool:

@@ -10,6 +10,7 @@ What a body holds:
     SPARSE_DIFFERENCE  like SPARSE_XOR, of the difference modulo 2^bits, in zigzag form
     DIFFERENCE_PLANES  like XOR_PLANES, of the same
     PACKED_DIFFERENCE  what SPARSE_DIFFERENCE has, as bits that need no table (`kernels/packed_deltas.py`)
+    NODES              nodes, in one frame that refers to digests in the index of its pack
 
 A training step moves most floats by one unit in the last place. As a difference that is
 one of two values; as XOR it is any 2^n - 1. Gaps and planes are one zstd frame, which is
@@ -43,6 +44,7 @@ from tensorglot.wire.cid import CHUNK_NBYTES
 __all__ = [
     "DELTAS",
     "IS_DELTA",
+    "MAX_DIGESTS_NBYTES",
     "MAX_WIDTH",
     "SPARE_NBYTES",
     "SPARSE_HEAD",
@@ -69,6 +71,7 @@ class Encoding(IntEnum):
     SPARSE_DIFFERENCE = 5
     DIFFERENCE_PLANES = 6
     PACKED_DIFFERENCE = 7
+    NODES = 8
 
 
 MAX_WIDTH = 16
@@ -78,6 +81,8 @@ WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np
 
 _WAITING_NBYTES = 2 << 20
 """Sparse deltas are decoded together up to this size, and then applied in one call of the kernel."""
+MAX_DIGESTS_NBYTES = CHUNK_NBYTES
+"""The most digests that NODES may refer to: reading a group takes no longer than decoding a chunk."""
 SPARE_NBYTES = packed_deltas.SPARE
 """Readable bytes that must follow the last delta of a chain."""
 
@@ -87,8 +92,11 @@ def check_size(chunk: memoryview) -> None:
         raise InputError(f"a chunk has at most {CHUNK_NBYTES} bytes, not {len(chunk)}", rule="store.chunk")
 
 
-def decode(encoding: int, body: memoryview, out: memoryview) -> None:
-    """Fills `out` from a body that needs no base. After an error the contents of `out` are undefined."""
+def decode(encoding: int, body: memoryview, out: memoryview, digests: memoryview | None = None) -> None:
+    """Fills `out` from a body that needs no base. After an error the contents of `out` are undefined.
+
+    `digests` are those in the index of the pack, which only NODES needs.
+    """
     body, out = memoryview(body).cast("B"), memoryview(out).cast("B")
     check_size(out)
     if encoding == Encoding.RAW:
@@ -109,6 +117,10 @@ def decode(encoding: int, body: memoryview, out: memoryview) -> None:
             with scratch() as memory:
                 planes.merge(parsed.decode(memory.room(parsed.nbytes, 0)), parsed.width, out)
         out[len(out) - len(parsed.tail) :] = parsed.tail
+    elif encoding == Encoding.NODES and digests is not None:
+        if len(digests) > MAX_DIGESTS_NBYTES:
+            raise _malformed(f"refers to {len(digests)} bytes of digests, at most {MAX_DIGESTS_NBYTES} are allowed")
+        _decode_frame(body, out, digests)
     else:
         raise _malformed(
             f"encoding {encoding} is {'a delta, and needs its base' if encoding in IS_DELTA else 'unknown'}"
@@ -199,11 +211,15 @@ class _Body(NamedTuple):
     def decode(self, out: memoryview) -> memoryview:
         """Decodes the gaps and planes into `out`."""
         if self.nbytes:
-            try:
-                zstd.decode_whole(self.frame, out)
-            except FormatError as error:
-                raise _malformed(error.message) from error
+            _decode_frame(self.frame, out)
         return out
+
+
+def _decode_frame(frame: memoryview, out: memoryview, dictionary: memoryview | None = None) -> None:
+    try:
+        zstd.decode_whole(frame, out, dictionary)
+    except FormatError as error:
+        raise _malformed(error.message) from error
 
 
 def _parse_delta(encoding: int, body: memoryview, nbytes: int) -> _Body:

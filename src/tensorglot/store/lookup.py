@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorglot.errors import FormatError
+from tensorglot.store.encodings import Encoding
 from tensorglot.store.marks import Span
 from tensorglot.store.pack import MAX_DEPTH, PackIndex, Record
 from tensorglot.tuples import NamedTuple
@@ -293,14 +294,15 @@ class Table:
             ends.append(len(links))
         blocks = self.blocks[links]
         records, sizes = self.columns.records[blocks], self.columns.sizes[blocks]
-        grouped = sizes != self.columns.decoded[records]
+        encodings = self.columns.encodings[records]
+        grouped = (sizes != self.columns.decoded[records]) | (encodings == Encoding.NODES)
         names = self.names
         return Chains(
             ends,
             [names[pack] for pack in self.packs[links].tolist()],
             self.columns.offsets[records].tolist(),
             np.where(grouped, 0, self.columns.stored[records]).tolist(),
-            self.columns.encodings[records].tolist(),
+            encodings.tolist(),
             sizes.tolist(),
             grouped.tolist(),
             lambda at: self.stored(links[at]),

@@ -22,7 +22,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from blake3 import blake3
@@ -32,6 +32,8 @@ from tensorglot.cached import cached_property
 from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.kernels import planes
 from tensorglot.store.backend import Backend, File
+from tensorglot.store.encodings import Encoding
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire import zstd
 from tensorglot.wire.cid import CHUNK_NBYTES, DIGEST_NBYTES
 
@@ -76,11 +78,13 @@ class Record(NamedTuple):
     """Offset of the block in the decoded record."""
     nbytes: int
     """Size of the block."""
+    digests: memoryview | None = None
+    """The digests of the index, if the encoding is NODES."""
 
     @property
     def grouped(self) -> bool:
-        """Whether the record holds more than the block."""
-        return self.nbytes != self.decoded
+        """Whether the record holds more than the block, or is encoded as if it did."""
+        return self.nbytes != self.decoded or self.encoding == Encoding.NODES
 
 
 class _Parsed(NamedTuple):
@@ -126,21 +130,23 @@ class PackIndex:
     def record(self, block: int) -> Record:
         # `item` makes an int at once: a chain of ten deltas is found in 34 instead of 46 microseconds.
         row, columns = self.blocks["record"].item(block), self.records
-        base, nbytes, decoded = (
+        base, nbytes, decoded, encoding = (
             columns["base"].item(row),
             self.blocks["nbytes"].item(block),
             columns["decoded"].item(row),
+            columns["encoding"].item(row),
         )
         return Record(
             columns["offset"].item(row),
             columns["stored"].item(row),
             decoded,
-            columns["encoding"].item(row),
+            encoding,
             None if base == NO_BASE else self.bases[base].tobytes(),
             columns["depth"].item(row),
             columns["chain"].item(row) if nbytes == decoded else nbytes,  # its share of a group
             self.blocks["begin"].item(block),
             nbytes,
+            self.digests.reshape(-1).data if encoding == Encoding.NODES else None,
         )
 
     def whole_record(self, block: int) -> Record:
@@ -300,7 +306,8 @@ class PackWriter:
 
     file: File
     position: int = 0
-    _digests: list[bytes] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    """Of the blocks so far, in the order of their records."""
     _blocks: list[tuple[int, int, int]] = field(default_factory=list)
     _records: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
     _bases: dict[bytes, int] = field(default_factory=dict)
@@ -322,17 +329,17 @@ class PackWriter:
         known = NO_BASE if base is None else self._bases.setdefault(base, len(self._bases))
         self._records.append((stored, decoded, min(chain + stored, NO_BASE), known, encoding, depth))
         for digest, begin, nbytes in blocks:
-            self._digests.append(digest)
+            self.digests.append(digest)
             self._blocks.append((row, begin, nbytes))
         self.position = self.file.write([memoryview(part) for part in body])
 
     def finish(self) -> PackIndex:
         """Writes the index and the footer; returns the index."""
-        order = sorted(range(len(self._digests)), key=self._digests.__getitem__)
+        order = sorted(range(len(self.digests)), key=self.digests.__getitem__)
         data = b"".join(
             [
                 _COUNTS.pack(len(order), len(self._records), len(self._bases)),
-                *(self._digests[i] for i in order),
+                *(self.digests[i] for i in order),
                 *self._bases,
                 _numbers_frame([self._blocks[i] for i in order], self._records),
             ]

@@ -378,7 +378,7 @@ class Packs:
             room = memory.room(CHUNK_NBYTES, 0)
             try:
                 if whole.base is None:
-                    decode(whole.encoding, body, room[: whole.nbytes])
+                    decode(whole.encoding, body, room[: whole.nbytes], whole.digests)
                 else:
                     filled = self.locate(whole.base).record.nbytes
                     self._decode_each([(whole.base, room[:filled])], lambda digest, block: None)
@@ -441,9 +441,8 @@ class Packs:
                 return found
         record = stored.record
         room = bytearray(record.decoded)
-        decode(
-            record.encoding, self.backend.read(pack_key(stored.pack), record.offset, record.stored), memoryview(room)
-        )
+        body = self.backend.read(pack_key(stored.pack), record.offset, record.stored)
+        decode(record.encoding, body, memoryview(room), record.digests)
         found = bytes(room)
         with self._lock:
             self._groups[key] = found

@@ -104,7 +104,7 @@ class Salvage:
             raise wrong_base()
         if base is None:
             room = bytearray(record.decoded)
-            decode(record.encoding, body, memoryview(room))
+            decode(record.encoding, body, memoryview(room), record.digests)
         else:
             room = bytearray(base[: record.decoded].ljust(record.decoded, b"\0"))
             apply(record.encoding, body, memoryview(room))

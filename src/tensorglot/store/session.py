@@ -17,7 +17,7 @@ from blake3 import blake3
 from tensorglot.errors import UnsupportedError
 from tensorglot.store.backend import Backend, Writer
 from tensorglot.store.condemned import condemned
-from tensorglot.store.encoder import Encoded, encode
+from tensorglot.store.encoder import Encoded, encode, encode_nodes
 from tensorglot.store.pack import GROUP_NBYTES, PackWriter
 from tensorglot.store.packs import Packs, pack_key
 from tensorglot.wire.cid import CHUNK_NBYTES, CID, DAG_CBOR, RAW
@@ -128,7 +128,8 @@ class Session:
     def _name(self) -> str:
         return f"{self._writer.id}-{self._count}"
 
-    def _end_group(self, codec: int) -> None:
+    def _end_group(self, codec: int, *, last: bool = False) -> None:
+        """Writes a group. With `last` it ends the pack, so that all digests of its index are known."""
         group = self._groups[codec]
         if group:
             self._groups[codec], self._group_nbytes[codec] = [], 0
@@ -136,12 +137,18 @@ class Session:
             for digest, block in group:
                 blocks.append((digest, at, len(block)))
                 at += len(block)
-            self._write(blocks, at, encode(memoryview(b"".join(block for _, block in group)), 1))
+            data = memoryview(b"".join(block for _, block in group))
+            self._write(blocks, at, encode_nodes(data, self._digests(blocks)) if last else encode(data, 1))
+
+    def _digests(self, blocks: list[tuple[bytes, int, int]]) -> bytes:
+        """The digests in the index of a pack that ends with these blocks."""
+        before = () if self._pack is None else self._pack.digests
+        return b"".join(sorted([*before, *(digest for digest, _, _ in blocks)]))
 
     def flush(self) -> None:
         """Makes everything so far visible and durable."""
-        for codec in self._groups:
-            self._end_group(codec)
+        self._end_group(RAW)
+        self._end_group(DAG_CBOR, last=True)
         self._end_pack()
 
     def _end_pack(self) -> None:

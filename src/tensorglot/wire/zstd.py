@@ -31,6 +31,7 @@ __all__ = [
     "Frame",
     "Read",
     "compress",
+    "compress_after",
     "compress_planes",
     "decode_frame",
     "decode_into",
@@ -485,11 +486,17 @@ def compress_planes(planes: Sequence[Buffer]) -> bytes:
     return b"".join((*blocks, stream.flush()))
 
 
-def decode_whole(encoded: memoryview, out: memoryview) -> None:
-    """Decodes `encoded`, which must be exactly one frame, and decode to exactly len(out) bytes."""
+def decode_whole(encoded: memoryview, out: memoryview, dictionary: Buffer | None = None) -> None:
+    """Decodes `encoded`, which must be exactly one frame, and decode to exactly len(out) bytes.
+
+    `dictionary` are bytes that the frame may refer to as if they preceded it (RFC 8878, §5: a raw dictionary).
+    """
     if zstd_blocks.declared(encoded, _KEPT_WINDOW) == len(out) > 0:
+        decompressor = _kept.decompressor
+        if dictionary is not None:
+            decompressor = zstandard.ZstdDecompressor(_raw_dictionary(dictionary), max_window_size=_KEPT_WINDOW)
         with contextlib.suppress(zstandard.ZstdError):  # the slower path below reports what is wrong
-            if _kept.decompressor.stream_reader(encoded).readinto(out) == len(out):
+            if decompressor.stream_reader(encoded).readinto(out) == len(out):
                 return
     read = read_held(encoded)
     frames = scan(read, len(encoded), len(out), max_window=_KEPT_WINDOW)
@@ -507,6 +514,16 @@ def compress(data: Buffer, *, level: int, checksum: bool) -> bytes:
     compressor = zstandard.ZstdCompressor(level=level, write_checksum=checksum, write_content_size=True)
     _kept.compressor = None if _context_nbytes(level) > FRAME_NBYTES else (level, checksum, compressor)
     return compressor.compress(data)
+
+
+def compress_after(dictionary: Buffer, data: Buffer) -> bytes:
+    """Compresses to one frame that declares its size, and may refer to the bytes of `dictionary`."""
+    # Level 1 looks at too few places of a dictionary to find what it has.
+    return zstandard.ZstdCompressor(level=3, dict_data=_raw_dictionary(dictionary)).compress(data)
+
+
+def _raw_dictionary(dictionary: Buffer) -> zstandard.ZstdCompressionDict:
+    return zstandard.ZstdCompressionDict(dictionary, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
 
 
 @cache
