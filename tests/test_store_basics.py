@@ -476,12 +476,51 @@ def test_create_and_open(tmp_path: Path) -> None:
         Store(tmp_path / "none")
 
 
+WRITING: dict[str, Callable[[Store], object]] = {
+    "commit": lambda store: store.commit("main", {"x": np.ones(2)}),
+    "stage": lambda store: store.stage({"x": np.ones(2)}),
+    "put": lambda store: store.put([1, 2]),
+}
+
+
+@pytest.mark.parametrize("verb", WRITING)
+@pytest.mark.parametrize("emptied", [False, True])
+def test_a_store_that_was_moved_is_not_written_to(verb: str, emptied: bool, tmp_path: Path) -> None:
+    """As a file system that is no longer mounted: what is written there would not be a store."""
+    store = Store.create(tmp_path / "s")
+    store.commit("main", {"x": np.zeros(2)})
+    (tmp_path / "s").rename(tmp_path / "moved")
+    if emptied:
+        (tmp_path / "s").mkdir()
+    with pytest.raises(tg.InputError) as caught:
+        WRITING[verb](store)
+    assert caught.value.rule == "store.gone"
+    assert not list(tmp_path.glob("s/*"))
+    assert len(Store(tmp_path / "moved").log("main")) == 1
+
+
+def test_a_store_that_is_moved_during_a_commit_acknowledges_nothing(tmp_path: Path) -> None:
+    store = Store.create(tmp_path / "s")
+    store.commit("main", {"x": np.zeros(2)})
+
+    def move(done: int, total: int) -> None:
+        if not (tmp_path / "moved").exists():
+            (tmp_path / "s").rename(tmp_path / "moved")
+            (tmp_path / "s").mkdir()
+
+    with pytest.raises(tg.InputError) as caught:
+        store.commit("main", {"x": np.ones(2)}, progress=move)
+    assert caught.value.rule == "store.gone"
+    assert np.array_equal(Store(tmp_path / "moved").checkout("main")["x"].numpy(), np.zeros(2))
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"5", b'{"version": 1}', b"\xff"])
 def test_a_marker_that_is_damaged(content: bytes, tmp_path: Path) -> None:
     Store.create(tmp_path / "s")
     (tmp_path / "s" / "tensorglot-store.json").write_bytes(content)
-    with pytest.raises((tg.FormatError, tg.UnsupportedError)):
+    with pytest.raises(tg.TensorglotError) as caught:
         Store(tmp_path / "s")
+    assert caught.value.rule == ("store.version" if b"version" in content else "store.open")
 
 
 def test_a_newer_version_is_named(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import importlib
+import io
 import os
 import threading
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import tensorglot as tg
 from stores import Pack, PackRecord, assert_clean, flip, packs, same_tensors, step, stray_files, tensors
 from tensorglot import dynd
 from tensorglot.store import Store
+from tensorglot.store.backend import Directory, Entry
 from tensorglot.store.encoder import encode
 from tensorglot.store.encodings import Encoding
 
@@ -42,13 +44,19 @@ def test_a_clean_store(store: Store) -> None:
 
 
 def test_flipped_bits_anywhere_in_a_pack_are_found(store: Store, root: Path) -> None:
-    store.commit("main", {"x": np.arange(40, dtype=np.int16), "y": np.ones(3)})
+    arrays = {"x": np.arange(40, dtype=np.int16), "y": np.ones(3)}
+    store.commit("main", arrays)
     (pack,) = packs(root)
     whole = pack.read_bytes()
+    unseen = []
     for offset in range(8, len(whole), 3):  # the first eight are the magic, which no reader needs
         pack.write_bytes(whole)
         flip(pack, offset, offset % 8)
-        assert not Store(root).check(data=True).ok, offset
+        flipped = Store(root)
+        if flipped.check(data=True).ok:
+            unseen.append(offset)
+            assert same_tensors(flipped.checkout("main"), arrays)
+    assert len(unseen) <= 2, unseen  # a few bits of a zstd frame have no meaning
     pack.write_bytes(whole)
     assert_clean(Store(root))
 
@@ -103,6 +111,24 @@ def test_an_empty_tensor_between_others_is_read_with_them(store: Store) -> None:
     with store.checkout("main") as archive:
         source = archive.source
         assert bytes(source.read(0, source.size)) == rows.tobytes() + rows[:70_000].tobytes()
+
+
+def test_a_pack_that_is_removed_while_it_is_checked_is_no_problem(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(3):
+        store.commit("main", tensors(seed))
+    checked, others, read_into = Store(root), [Store(root)], Directory.read_into
+    assert checked.check().ok
+
+    def late(self: Directory, key: str, offset: int, out: memoryview) -> None:
+        if others:
+            others.pop().repack(0)
+        read_into(self, key, offset, out)
+
+    checked.close()
+    monkeypatch.setattr(Directory, "read_into", late)
+    assert checked.check(data=True).ok
 
 
 def test_damage_of_a_pack_that_will_be_removed_is_no_problem(store: Store, root: Path) -> None:
@@ -194,11 +220,11 @@ def test_a_pack_that_cannot_be_opened_is_a_problem(store: Store, root: Path) -> 
     (root / "packs" / "directory.pack").mkdir()
     os.mkfifo(root / "packs" / "fifo.pack")
     (root / "packs" / "link.pack").symlink_to("nowhere")
+    (root / "packs" / "loop.pack").symlink_to("loop.pack")
     (root / "packs" / "notes.txt").write_text("mine")
     report = Store(root).check()
-    assert {name for name in ("directory", "fifo") if any(f"{name}.pack" in p.message for p in report.problems)} == {
-        "directory", "fifo"
-    }  # fmt: skip
+    for name in ("directory", "fifo", "loop"):
+        assert any(f"{name}.pack" in problem.message for problem in report.problems), name
     assert same_tensors(Store(root).checkout("main"), {"x": np.zeros(3)})
 
 
@@ -340,6 +366,56 @@ def test_a_pack_appears_while_a_collector_looks_for_what_is_needed(
     for ref in ("writer", "again"):
         assert same_tensors(Store(root).checkout(ref), tensors(1))
     assert_clean(Store(root))
+
+
+@pytest.mark.parametrize("verb", ["collect", "stats", "costs"])
+def test_a_ref_moves_after_the_packs_were_listed(
+    verb: str, store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nodes of its commit were there, the chunks were not."""
+    made = io.BytesIO()
+    store.commit("main", tensors(1))
+    store.bundle(made, "main")
+    late = Store.create(root.with_name("late"))
+    late.unbundle(io.BytesIO(made.getvalue()))
+    expected = late.stats(), late.costs("main")
+    chunks = max(packs(root.with_name("late")), key=lambda path: path.stat().st_size)
+    hidden = [(path, path.with_name(f".{path.name}")) for path in (chunks, root.with_name("late") / "refs/main")]
+    for path, other in hidden:
+        path.rename(other)
+    late = Store(root.with_name("late"))
+    assert late.check().ok
+    list_folder, get = Directory.list, Directory.get
+
+    def reveal() -> None:
+        while hidden:
+            path, other = hidden.pop()
+            other.rename(path)
+
+    def late_list(self: Directory, folder: str) -> list[Entry]:
+        if folder == "refs":
+            reveal()
+        return list_folder(self, folder)
+
+    def late_get(self: Directory, key: str) -> bytes | None:
+        reveal()
+        return get(self, key)
+
+    monkeypatch.setattr(Directory, "list", late_list)
+    monkeypatch.setattr(Directory, "get", late_get)
+    if verb == "collect":
+        assert late.collect(0).packs == 0
+    elif verb == "stats":
+        assert late.stats() == expected[0]
+    else:
+        assert late.costs("main") == expected[1]
+
+
+def test_a_condemned_name_that_is_not_unicode(store: Store, root: Path) -> None:
+    (root / "condemned").mkdir()
+    (root / "condemned" / os.fsdecode(b"\xff")).touch()
+    store.commit("main", tensors(1))
+    assert same_tensors(store.checkout("main"), tensors(1))
 
 
 def test_a_garbage_delta_whose_base_is_collected_is_written_again(store: Store, root: Path) -> None:
@@ -539,6 +615,28 @@ def test_repack_of_versions_that_came_back(store: Store, root: Path) -> None:
     assert store.stats().stored_nbytes < 1.3 * one["big"].nbytes
     assert same_tensors(Store(root).checkout("main"), two)
     assert same_tensors(Store(root).checkout("side"), one)
+
+
+def test_a_reader_beside_repacks(store: Store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it opens a pack, that was repacked just before."""
+    for seed in range(3):
+        store.commit("main", tensors(seed))
+    reader, other = Store(root), Store(root)
+    archive = reader.checkout("main")
+    assert len(archive) == 3
+    reader.close()  # else it goes on with the files that it has open
+    left, inside, read_into = [3, 4, 5], threading.Lock(), Directory.read_into
+
+    def late(self: Directory, key: str, offset: int, out: memoryview) -> None:
+        if left and inside.acquire(blocking=False):
+            other.commit("side", tensors(left.pop()))
+            other.repack(0)
+            inside.release()
+        read_into(self, key, offset, out)
+
+    monkeypatch.setattr(Directory, "read_into", late)
+    assert same_tensors(archive, tensors(2))
+    assert not left
 
 
 def test_a_reader_that_knows_the_old_packs_goes_on(store: Store, root: Path) -> None:

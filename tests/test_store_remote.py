@@ -261,6 +261,51 @@ def test_wrong_answers_are_errors(case: str, tmp_path: Path) -> None:
         assert objects == complete
 
 
+def test_a_store_is_copied_by_any_tool(tmp_path: Path) -> None:
+    needs("obstore")
+    with stub_s3() as (endpoint, objects):
+        store = Store.create("s3://bucket/store", {**OPTIONS, "endpoint": endpoint})
+        store.commit("main", PLAIN, message="kept")
+        store.commit("gone", PLAIN)
+        store.delete("gone")
+        store.collect(0)
+        for key, data in objects.items():
+            path = tmp_path / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+    copy = Store(tmp_path / "store")
+    assert list(copy.refs()) == ["main"]
+    assert copy.check(data=True).ok
+    assert copy.collect(0).waiting == 0
+    assert [commit.message for commit in copy.log("main")] == ["kept"]
+    copy.commit("gone", PLAIN, message="again")
+    assert messages(copy, "gone") == ["again"]
+
+
+def test_a_store_that_was_removed_is_not_written_to() -> None:
+    needs("obstore")
+    with stub_s3() as (endpoint, objects):
+        store = Store.create("s3://bucket/store", {**OPTIONS, "endpoint": endpoint})
+        store.commit("main", PLAIN)
+        objects.clear()
+        with pytest.raises(tg.InputError) as caught:
+            store.commit("main", PLAIN)
+        assert (caught.value.rule, objects) == ("store.gone", {})
+
+
+def test_a_pack_that_could_not_be_read_is_read_when_the_server_answers_again() -> None:
+    needs("obstore")
+    ways = {("GET", "/packs/"): answer_with(400)}
+    with stub_s3(ways=ways) as (endpoint, _):
+        options = {**OPTIONS, "endpoint": endpoint}
+        Store.create("s3://bucket/store", options).commit("main", PLAIN)
+        store = Store("s3://bucket/store", options)
+        with pytest.raises(tg.TensorglotError):
+            store.checkout("main")
+        ways.clear()
+        assert same(store.checkout("main"), PLAIN)
+
+
 class TestCollecting:
     def test_garbage_goes_and_what_is_needed_stays(self, store: Store) -> None:
         store.commit("main", PLAIN)

@@ -24,19 +24,22 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tensorglot.containers.store import MARKER
 from tensorglot.errors import FormatError, InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.pieces import Piece
 from tensorglot.io.sink import AtomicFile, is_temporary, sync_folder
 from tensorglot.threads import Lock
 
-__all__ = ["Backend", "Directory", "Entry", "File", "Writer"]
+__all__ = ["REMOVED", "Backend", "Directory", "Entry", "File", "Writer", "require_store"]
 
 _TAIL_NBYTES = 16 << 10
 """What is read of the end of a file at once: a second read costs less than bytes that nobody needs."""
 OPEN_FILES = 64
 """Packs that are kept open."""
 _FOLDERS = ("packs", "refs", "condemned", "writers")
+REMOVED = b"tensorglot-removed "
+"""What a small object begins with that counts as absent: a server cannot delete an object on a condition."""
 _SMALL_NBYTES = 1 << 16
 """The largest object that is changed by compare-and-swap."""
 
@@ -139,6 +142,12 @@ class Backend(Protocol):
         ...
 
 
+def require_store(backend: Backend) -> None:
+    """Refuses to write where a store was when it was opened: a commit in its stead could not be read again."""
+    if backend.get(MARKER) is None:
+        raise InputError("the store is not there any more", rule="store.gone", path=backend.url)
+
+
 class Directory:
     """A store in a local directory."""
 
@@ -190,10 +199,13 @@ class Directory:
             return None
         if file.size > _SMALL_NBYTES:
             raise FormatError(f"{file.size} bytes, at most {_SMALL_NBYTES} expected", rule="store.object", path=key)
-        return file.read_bytes(0, file.size)
+        data = file.read_bytes(0, file.size)
+        return None if data.startswith(REMOVED) else data  # as it is in a copy of a bucket
 
     def swap(self, key: str, old: bytes | None, new: bytes | None) -> bool:
         with self._locked():
+            if key != MARKER:
+                require_store(self)
             if self.get(key) != old:
                 return False
             if new is None:
@@ -267,6 +279,7 @@ class Directory:
 
     @contextmanager
     def announce(self) -> Iterator[Writer]:
+        require_store(self)
         os.makedirs(self._path("writers"), exist_ok=True)  # noqa: PTH103
         writer = _Announcement(self._path("writers"))
         try:
@@ -320,7 +333,7 @@ class _Announcement:
             os.close(self._fd)  # a collector removed it before it was locked
 
     def note(self, text: str) -> None:
-        os.pwrite(self._fd, text.encode(), 0)
+        os.pwrite(self._fd, text.encode("utf-8", "replace"), 0)
 
     def end(self) -> None:
         try:

@@ -115,8 +115,10 @@ class _Needed:
 
 def _needed(backend: Backend, packs: Packs) -> _Needed:
     """The blocks that refs lead to, and the bases of deltas: from packs that stay, where these are enough."""
+    refs = list(list_refs(backend))
+    packs.refresh()  # after the refs were read: what they lead to is there
     walk = Walk(packs)
-    reached = list(walk.visit(ref.cid for ref in list_refs(backend)))
+    reached = list(walk.visit(ref.cid for ref in refs))
     if walk.broken:
         cid, error = walk.broken[0]
         raise InputError(

@@ -45,7 +45,7 @@ class Lease:
         with self._writing:
             begun = time.monotonic()
             if not self._ended.is_set():
-                self._address.call("put", self._address.key, self._text.encode())
+                self._address.call("put", self._address.key, self._text.encode("utf-8", "replace"))
                 self._renewed = begun
 
     def check(self) -> None:

@@ -42,6 +42,8 @@ _INDEXES = 256
 _SUFFIX = ".pack"
 _MOST_SCANS = 64
 """Lookups before the table of all packs is made, which takes as long as some hundred of them."""
+_MOST_REFRESHES = 8
+"""How often a read begins again, because the pack that has a block was collected or repacked meanwhile."""
 _FEW = 16
 """Blocks that are looked up one by one."""
 
@@ -111,7 +113,9 @@ class Packs:
         listed = [entry.name for entry in self.backend.list("packs")]
         names = {name.removesuffix(_SUFFIX) for name in listed if name.endswith(_SUFFIX)} - self._hidden
         marks = {**parse_marks(listed), **self._noted}
-        known = self._indexes.keys() | self.unreadable.keys()
+        # A server that did not answer is asked again.
+        damaged = {name for name, error in self.unreadable.items() if not isinstance(error, RemoteError)}
+        known = self._indexes.keys() | damaged
         if self._digest_scan is not None and names == known and marks == self.marks:
             return self._digest_scan
         kept = {name: index for name, index in self._indexes.items() if name in names}
@@ -312,16 +316,18 @@ class Packs:
 
     def _attempt(self, work: Callable[[], T], salvage: Callable[[], T]) -> T:
         """Calls `work`; if a pack or block is gone, again with new packs; else `salvage`, which tries other copies."""
-        try:
+        gone: type[Exception] | tuple[type[Exception], ...] = (FileNotFoundError, MissingBlock)
+        for _ in range(_MOST_REFRESHES):
             try:
                 return work()
-            except (FileNotFoundError, MissingBlock):
+            except RemoteError:
+                raise
+            except gone:
                 self.refresh()
-                return work()
-        except RemoteError:
-            raise
-        except READ_ERRORS:
-            return salvage()
+                gone = FileNotFoundError  # the next collector was quicker
+            except READ_ERRORS:
+                break
+        return salvage()
 
     def _read(self, digest: bytes) -> bytes:
         stored = self.locate(digest)
@@ -366,10 +372,11 @@ class Packs:
             found = []
             for at, (whole, rows) in enumerate(zip(wholes, records, strict=True)):
                 blocks = [(index.digests[row].tobytes(), *index.span(row)) for row in rows]
+                fault = None
                 if bodies is None or not self._is_intact(whole, blocks, bodies.body(at)):
-                    found.append(Salvage(self).fault(Stored(pack, whole), blocks))
-                else:
-                    found.append(None)
+                    with contextlib.suppress(FileNotFoundError):  # collected meanwhile
+                        fault = Salvage(self).fault(Stored(pack, whole), blocks)
+                found.append(fault)
         return found
 
     def _is_intact(self, whole: Record, blocks: list[tuple[bytes, int, int]], body: memoryview) -> bool:
@@ -464,6 +471,8 @@ def _index_or_error(backend: Backend, name: str) -> PackIndex | TensorglotError 
         return None
     except TensorglotError as error:
         return error
+    except OSError as error:  # as for one of its records: the other packs can be read
+        return IntegrityError(f"cannot be read: {error.strerror}", rule="store.block.read")
 
 
 def _compare(digest: bytes, block: bytes | memoryview) -> None:

@@ -31,7 +31,7 @@ from tensorglot.io.objects import Address, PreconditionFailed, address_of
 from tensorglot.io.remote import RemoteSource, Version
 from tensorglot.io.upload import Upload
 from tensorglot.io.urls import check_target
-from tensorglot.store.backend import Entry, File, Writer
+from tensorglot.store.backend import REMOVED, Entry, File, Writer, require_store
 from tensorglot.store.lease import LEASE_SECONDS, Lease
 from tensorglot.threads import REQUESTS, for_each_request
 from tensorglot.tuples import NamedTuple
@@ -41,7 +41,6 @@ __all__ = ["Bucket"]
 _OPEN_PACKS = 8
 _SMALL_NBYTES = 1 << 20
 """No object but a pack is larger."""
-_REMOVED = b"tensorglot-removed "
 _CHECKED: set[tuple[object, ...]] = set()
 """Servers that honour conditions."""
 
@@ -125,7 +124,7 @@ class Bucket:
 
     def get(self, key: str) -> bytes | None:
         found = self._get(key)
-        return None if found is None or found.data.startswith(_REMOVED) else found.data
+        return None if found is None or found.data.startswith(REMOVED) else found.data
 
     def _get(self, key: str) -> _Small | None:
         address = self._object(key)
@@ -146,14 +145,14 @@ class Bucket:
         self._check_conditions()
         for lease in tuple(self._leases):
             lease.check()
-        data = _REMOVED + os.urandom(8).hex().encode() if new is None else new
+        data = REMOVED + os.urandom(8).hex().encode() if new is None else new
         found = None if old is None else self._get(key)
         if old is not None and (found is None or found.data != old):
             return False
         if self._put(key, data, None if found is None else found.condition):
             return True
         now = self._get(key)
-        if now is not None and old is None and now.data.startswith(_REMOVED):
+        if now is not None and old is None and now.data.startswith(REMOVED):
             return self._put(key, data, now.condition) or self.get(key) == data
         return now is not None and now.data == data
 
@@ -220,6 +219,7 @@ class Bucket:
     @contextmanager
     def announce(self) -> Iterator[Writer]:
         self._check_conditions()  # before much is written
+        require_store(self)
         name = os.urandom(8).hex()
         address = self._object(f"writers/{name}")
         with Lease(name, address).held() as lease:

@@ -383,7 +383,7 @@ class Store:
     # Keeping
 
     def check(self, data: bool = False, *, progress: Progress | bool | None = None) -> Report:
-        """Whether all that refs lead to is there; with `data`, whether every block matches its CID. Raises nothing."""
+        """Whether all that refs lead to is there; with `data`, whether every block matches its CID."""
         check_flags(data=data)
         with start_progress(progress, "checking") as report:
             return check_store(self._backend, self._packs, data=data, progress=report)
@@ -407,12 +407,13 @@ class Store:
         over from an older one counts as added.
         """
         commits = self.log(ref, limit)
+        self._packs.refresh()
         before = () if limit is None else commits[-1].parents[:1]
         return list(commit_costs(self._packs, reversed(commits), [self.show(cid) for cid in before]))
 
     def _all_commits(self) -> Iterator[Commit]:
-        self._packs.refresh()
-        refs = (ref.cid for ref in inspect_refs(self._backend) if isinstance(ref, Ref))
+        refs = [ref.cid for ref in inspect_refs(self._backend) if isinstance(ref, Ref)]
+        self._packs.refresh()  # after the refs were read: what they lead to is there
         return commits_from(self._packs, refs)
 
     # Moving
