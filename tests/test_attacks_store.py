@@ -923,9 +923,9 @@ BUNDLE_RULES: dict[str, str] = {
     "a ref that is a number": "bundle.root",
     "have of numbers": "bundle.root",
     "no commit": "store.commit",
-    "a commit that is not there": "bundle.have",
-    "a commit without its names": "bundle.have",
-    "a commit without its parent": "bundle.have",
+    "a commit that is not there": "bundle.incomplete",
+    "a commit without its names": "bundle.incomplete",
+    "a commit without its parent": "bundle.incomplete",
     "a commit that is raw": "store.node",
     "a commit by SHA-256": "store.node",
     "a ref named ..": "store.ref.name",
@@ -934,9 +934,9 @@ BUNDLE_RULES: dict[str, str] = {
     "a ref of 4 KB": "store.ref.name",
     "a delta that is empty": "store.encoding",
     f"a delta with body {bytes(50)!r:.20}": "store.encoding",
-    f"a delta with base {block_cid(DATA, RAW, SHA256)!r:.20}": "bundle.base",
-    f"a delta with base {block_cid(b'nothing')!r:.20}": "bundle.base",
-    f"a delta with base {WITH_KEY_OF_DATA!r:.20}": "bundle.base",
+    f"a delta with base {block_cid(DATA, RAW, SHA256)!r:.20}": "bundle.incomplete",
+    f"a delta with base {block_cid(b'nothing')!r:.20}": "bundle.incomplete",
+    f"a delta with base {WITH_KEY_OF_DATA!r:.20}": "bundle.incomplete",
 }
 """Of all others it is `bundle.delta` or `bundle.block`, as they say."""
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TruncatedError
+from tensorglot.errors import FormatError, InputError, IntegrityError, LimitError, TensorglotError, TruncatedError
 from tensorglot.io.local import BaseSource
 from tensorglot.operations._progress import Progress
 from tensorglot.store.copying import Copy, add_chunk, add_copy, restore
@@ -35,7 +35,7 @@ from tensorglot.store.session import Session
 from tensorglot.store.transfer import bases_of
 from tensorglot.wire.cid import BLAKE3, CHUNK_NBYTES, CID, DAG_CBOR, RAW, block_cid, decode_node, encode_node
 
-__all__ = ["Bundle", "read_bundle", "write_bundle"]
+__all__ = ["Bundle", "incomplete", "read_bundle", "write_bundle"]
 
 _CID_NBYTES = 36
 _MOST_NBYTES = 2 * CHUNK_NBYTES
@@ -136,8 +136,16 @@ def read_bundle(source: BaseSource, session: Session, progress: Progress | None 
         if progress is not None:
             progress(source.size // 2 + source.size * number // (2 * len(chunks)), source.size)
     for offset, nbytes in deltas:
-        _add_delta(decode_node(_read_block(source, offset, nbytes)), session, offset)
+        _add_delta(bundle, decode_node(_read_block(source, offset, nbytes)), session, offset)
     return bundle
+
+
+def incomplete(bundle: Bundle, missing: CID) -> TensorglotError:
+    """The error for a block that is neither in a bundle nor in the store."""
+    what = f"block {missing} is neither in the bundle nor in the store"
+    if bundle.have:
+        return InputError(f"{what}: the bundle was made for a store that has {bundle.have[0]}", rule="bundle.have")
+    return FormatError(what, rule="bundle.incomplete")
 
 
 def _read_header(frames: Iterator[tuple[int, bytes]]) -> CID:
@@ -237,7 +245,7 @@ def _parse(node: Any, offset: int) -> Bundle:
     return Bundle(node["commit"], node["ref"], node["tag"], tuple(node["have"]))
 
 
-def _add_delta(node: dict[str, Any], session: Session, offset: int) -> None:
+def _add_delta(bundle: Bundle, node: dict[str, Any], session: Session, offset: int) -> None:
     """Decodes a delta, compares the result with its CID, and stores the delta, unless the block is there."""
     fields = {"base": CID, "block": CID, "body": bytes, "encoding": int, "nbytes": int}
     if (
@@ -254,7 +262,7 @@ def _add_delta(node: dict[str, Any], session: Session, offset: int) -> None:
     if session.is_new(base):
         session.flush()  # only what is in a pack can be read
     if session.packs.find(base) is None:
-        raise FormatError(f"the base {node['base']} of a delta is not in the store", rule="bundle.base", offset=offset)
+        raise incomplete(bundle, node["base"])
     try:
         data = restore(session.packs, block, Encoding(node["encoding"]), node["body"], base, nbytes)
     except FormatError as error:

@@ -38,7 +38,7 @@ from tensorglot.operations.diff import Diff, diff
 from tensorglot.operations.verify import Report
 from tensorglot.providers import provided
 from tensorglot.store.blocks import Blocks, NewBlocks
-from tensorglot.store.bundle import read_bundle, write_bundle
+from tensorglot.store.bundle import incomplete, read_bundle, write_bundle
 from tensorglot.store.check import check_store
 from tensorglot.store.checkout import CommitArchive, array_tensor, check_tensors, read_node, value_chunks
 from tensorglot.store.collect import GRACE, Collected, collect, repack
@@ -510,11 +510,7 @@ class Store:
             self._packs.refresh()
             missing = first_missing(self._packs, bundle.commit)
             if missing is not None:
-                raise InputError(
-                    f"block {missing} is neither in the bundle nor in the store: "
-                    "the bundle was made for a store that has an earlier commit",
-                    rule="bundle.have",
-                )
+                raise incomplete(bundle, missing)
             self._adopt(session, bundle.commit)
             commit = self._read_commit(bundle.commit)
             ref = Ref.new(bundle.ref, bundle.commit, "tag" if bundle.tag else "branch", None)
