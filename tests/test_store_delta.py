@@ -10,7 +10,11 @@ from __future__ import annotations
 import errno
 import io
 import json
+import os
+import signal
 import struct
+import threading
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -559,6 +563,35 @@ def test_of_two_appliers_one_succeeds_and_the_other_finds_another_base() -> None
         with ThreadPoolExecutor(4) as pool:
             assert sorted(pool.map(attempt, range(4))) == [False, False, False, True]
         assert same(held, new)
+
+
+def test_a_process_that_is_forked_while_a_delta_is_applied_can_apply_one() -> None:
+    """The thread that holds the lock does not exist in the child."""
+    held, release = threading.Event(), threading.Event()
+
+    class Waiting(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            held.set()
+            release.wait(60)
+            return super().__getitem__(name)
+
+    old, new = {"w": np.zeros(5)}, {"w": np.ones(5)}
+    thread = threading.Thread(target=tg.store.apply, args=(made(old, new), Waiting(w=np.zeros(5))))
+    thread.start()
+    assert held.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+        pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        try:
+            tg.store.apply(made(old, new), old)
+        finally:
+            os._exit(0 if old["w"].all() else 1)
+    status = os.waitpid(pid, 0)[1]
+    release.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_threads_share_a_file(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ not its base.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +38,7 @@ from tensorglot.store.delta_file import (
     wrong_result,
 )
 from tensorglot.store.delta_targets import Target, targets_of
-from tensorglot.threads import batches, for_each
+from tensorglot.threads import Lock, batches, for_each
 
 __all__ = ["apply"]
 
@@ -48,7 +47,7 @@ _TOGETHER_NBYTES = 2 << 20
 _TOGETHER_COUNT = 2048
 _SMALL_NBYTES = 1024
 """What an array up to this size becomes is kept until all have been checked: the objects for its chunk need as much."""
-_one_at_a_time = threading.Lock()
+_one_at_a_time = Lock()
 
 Place = tuple[Target, int]
 """A chunk of a target."""
