@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -286,6 +287,39 @@ def test_a_piece_that_is_refused_leaves_nothing_in_the_stream() -> None:
     read = tg.loads(data.getvalue())["x"]
     assert read[0].tolist() == [1.0, 1.0]
     assert np.array_equal(read[1:], large[1:])
+
+
+@pytest.mark.parametrize("nbytes", [100, 3_000_000, 5_000_001])
+def test_a_piece_that_was_written_in_part_can_be_written_again(nbytes: int, tmp_path: Path) -> None:
+    values = np.arange(2_000_000, dtype="float32").reshape(1000, -1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with tg.Writer(tmp_path / "a.zt") as out:
+        with out.stream("x", "float32", values.shape) as stream:
+            stream.write(values[:100])
+            resource.setrlimit(resource.RLIMIT_FSIZE, (800_000 + nbytes, limits[1]))
+            try:
+                with pytest.raises(OSError, match="too large"):
+                    stream.write(values[100:900])
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            assert stream.written == values[:100].nbytes
+            stream.write(values[100:900])
+            stream.write(values[900:])
+        out.add("y", values[0])
+    with tg.open(tmp_path / "a.zt") as archive:
+        assert np.array_equal(archive["x"].numpy(), values)
+        assert np.array_equal(archive["y"].numpy(), values[0])
+
+
+def test_a_stream_of_a_closed_writer_is_closed(tmp_path: Path) -> None:
+    out = tg.Writer(tmp_path / "a.zt")
+    stream = out.stream("x", "float32", (2, 2))
+    with pytest.raises(tg.InputError, match="not complete"):
+        out.close()
+    with pytest.raises(tg.InputError) as caught:
+        stream.write(np.zeros((2, 2), "float32"))
+    assert (caught.value.rule, caught.value.tensor) == ("stream.closed", "x")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_views_of_bytes_as_pieces_of_a_stream() -> None:

@@ -38,12 +38,12 @@ from tensorglot.model.layouts import replace_attributes
 from tensorglot.model.names import check_name
 from tensorglot.model.payload import Chunk, Encoded, Memory, Span, Undecodable, as_bytes
 from tensorglot.model.tensor import Part, Tensor, has_bad_bool
-from tensorglot.operations._append import Appended
 from tensorglot.operations._as_archive import collect, named_tensor
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
 from tensorglot.operations._patterns import by_pattern
 from tensorglot.operations._places import locate
 from tensorglot.operations._progress import Progress
+from tensorglot.operations._revise import Appended
 from tensorglot.operations.save import check_metadata, save_archive
 
 __all__ = ["TensorStream", "Writer"]
@@ -58,6 +58,8 @@ class TensorStream:
         self._dtype = dtype
         self._shape = shape
         self._left = dtype.nbytes(math.prod(shape))
+        self._begin = spool.tell()
+        self._in_place = True
         self.written = 0
         """Bytes so far."""
         self.complete = False
@@ -67,7 +69,7 @@ class TensorStream:
 
         A piece may be any value that `save` accepts, of exactly the tensor's element type.
         """
-        if self.complete:
+        if self.complete or self._spool.closed:
             raise InputError("the stream is closed", rule="stream.closed", tensor=self._name)
         nbytes, chunks = self._chunks(data)
         if nbytes > self._left:
@@ -76,8 +78,12 @@ class TensorStream:
                 rule="stream.size",
                 tensor=self._name,
             )
+        if not self._in_place:  # a piece was written in part, perhaps to a full disk: this one takes its place
+            self._spool.seek(self._begin + self.written)
+        self._in_place = False
         for chunk in chunks:
             self._spool.write(as_bytes(chunk))
+        self._in_place = True
         self._left -= nbytes
         self.written += nbytes
 
