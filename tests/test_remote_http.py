@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,26 @@ def test_options_that_are_none(options: Any, site: Site) -> None:
     with pytest.raises(tg.InputError) as caught:
         tg.open(f"{site.url}/model.safetensors", storage_options=options)
     assert caught.value.rule == "url.options"
+
+
+@pytest.mark.parametrize("scheme", ["http", "s3", "hf"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("timeout", -1), ("connect_timeout", "-5s"), ("read_timeout", timedelta(seconds=-1)), ("retry_timeout", "nan"),
+        ("max_retries", -1), ("max_retries", 1 << 32), ("max_retries", float("inf")), ("default_headers", "x"),
+        ("default_headers", {"x": 1, 2: "y"}), ("root_certificate", True), ("user_agent", b"x"), ("proxy_url", {}),
+    ],
+)  # fmt: skip
+def test_an_option_of_the_wrong_kind_is_refused(scheme: str, name: str, value: Any) -> None:
+    with pytest.raises(tg.InputError, match=r"storage.option") as caught:
+        tg.open(f"{scheme}://a/b/x.bt", storage_options={name: value})
+    assert caught.value.rule == "url.options"
+
+
+@pytest.mark.parametrize("option", ["default_headers=x", "timeout=-1", "bucket=other"])
+def test_an_option_of_the_command_line_of_the_wrong_kind_is_no_bug(option: str) -> None:
+    assert "error: " in run("ls", "s3://a/b.bt", "--storage-option", option, code=2).stderr
 
 
 def child(url: str, answers: Any) -> None:

@@ -164,11 +164,16 @@ def _make_client(url: str, options: StorageOptions, environment: object) -> Any:
     if scheme in _KINDS:
         if endpoint_of(scheme, config).startswith("http://"):
             client.setdefault("allow_http", True)
-        return getattr(store, _KINDS[scheme])(rest, client_options=client, retry_config=options.retry, **config)
-    if config:
+        make = partial(getattr(store, _KINDS[scheme]), rest, **config)
+    elif config:
         raise InputError(f"unknown storage option {escape(next(iter(config)))} for {scheme}://", rule="url.options")
-    client.setdefault("allow_http", True)
-    return store.HTTPStore(url, client_options=client, retry_config=options.retry)
+    else:
+        client.setdefault("allow_http", True)
+        make = partial(store.HTTPStore, url)
+    try:
+        return make(client_options=client, retry_config=options.retry)
+    except TypeError as error:
+        raise InputError(f"storage_options do not suit {scheme}://: {error}", rule="url.options") from error
 
 
 def endpoint_of(scheme: str, config: Mapping[str, Any]) -> str:

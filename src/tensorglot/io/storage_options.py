@@ -33,6 +33,8 @@ _HARMLESS = (_CLIENT | _RETRY | {
 """Options that are pickled."""
 _DEFAULTS: dict[str, Any] = {"connect_timeout": "10s", "read_timeout": "20s", "timeout": "300s"}
 _DURATIONS = frozenset({"retry_timeout", *_DEFAULTS})
+_TYPES: dict[str, tuple[type, ...]] = {"default_headers": (Mapping,), "root_certificate": (str, bytes)}
+"""Types of the values of options; of the others text, bool and int."""
 
 
 class StorageOptions(Mapping[str, Any]):
@@ -129,14 +131,19 @@ def _checked(key: str, value: Any) -> Any:
     """Checks one option. Numbers may be text, as on the command line; durations may be numbers of seconds."""
     if key == "max_retries":
         try:
-            return int(value)
-        except (TypeError, ValueError):
-            raise InputError("storage option max_retries must be an integer", rule="url.options") from None
+            count = int(value)
+        except (TypeError, ValueError, OverflowError):
+            count = -1
+        if not 0 <= count < 1 << 32:
+            raise InputError("storage option max_retries must be an integer, 0 or more", rule="url.options")
+        return count
     if key in _DURATIONS:
         return _duration(key, value)
-    if not isinstance(value, (str, bytes, bool, int, Mapping)):
+    types = _TYPES.get(key, (str, bool, int))
+    if not isinstance(value, types):
+        names = ", ".join(kind.__name__ for kind in types)
         raise InputError(
-            f"storage option {key} must be a str, bool or int, not {type(value).__name__}", rule="url.options"
+            f"storage option {key} must be of type {names}, not {type(value).__name__}", rule="url.options"
         )
     return str(value) if type(value) is int else value
 
@@ -144,8 +151,11 @@ def _checked(key: str, value: Any) -> Any:
 def _duration(key: str, value: Any) -> timedelta:
     """`30`, `"30"` or `"30s"`."""
     if isinstance(value, timedelta):
-        return value
+        value = value.total_seconds()
     try:
-        return timedelta(seconds=float(value.removesuffix("s") if isinstance(value, str) else value))
+        found = timedelta(seconds=float(value.removesuffix("s") if isinstance(value, str) else value))
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"storage option {key} must be a number of seconds", rule="url.options") from None
+        found = timedelta(-1)
+    if found < timedelta(0):
+        raise InputError(f"storage option {key} must be a number of seconds", rule="url.options")
+    return found
