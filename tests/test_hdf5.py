@@ -492,6 +492,7 @@ def hostile() -> dict[str, tuple[bytes, str]]:
         "no global heap": (patched(data, gcol, b"GCOX"), "hdf5.heap"),
         "a global heap of 0 bytes": (patched(data, gcol + 8, bytes(8)), "hdf5.heap"),
         "2**60 elements": (patched(data, space, q("<2Q", 1 << 30, 1 << 30)), "hdf5.shape"),
+        "a dataspace of version 3": (patched(data, space - 8, b"\3"), "hdf5.space"),
         "more elements than bytes": (patched(data, space, q("<2Q", 2000, 3)), "hdf5.data.size"),
         "other chunks": (patched(data, grid, q("<3I", 5, 10, 4)), "hdf5.chunk.grid"),
         "chunks of nothing": (patched(data, grid, q("<3I", 0, 10, 8)), "hdf5.chunk.grid"),
@@ -602,6 +603,27 @@ def test_hostile_files_are_refused_by_their_rules() -> None:
         with pytest.raises(tg.TensorglotError) as caught:
             tg.open(data, format="hdf5")
         assert caught.value.rule == rule, case
+
+
+def test_behind_a_user_block_an_error_is_as_much_later_in_the_file() -> None:
+    nbytes = 512
+    for case, (data, rule) in hostile_files().items():
+        if rule in ("hdf5.superblock", "hdf5.magic") or not data:
+            continue  # a damaged beginning
+        base = 24 if data[8] < 2 else 12
+        errors = []
+        for file in (data, bytes(nbytes) + resealed(patched(data, base, struct.pack("<Q", nbytes)))):
+            with pytest.raises(tg.TensorglotError) as caught:
+                tg.open(file, format="hdf5")
+            errors.append(caught.value)
+        one, behind = errors
+        assert one.rule == behind.rule == rule, case
+        if rule == "hdf5.name.duplicate":
+            assert one.offset is behind.offset is None
+        else:
+            assert one.offset is not None, case
+            assert 0 <= one.offset <= len(data), case
+            assert behind.offset == one.offset + nbytes, case
 
 
 def test_an_object_header_that_continues_in_itself() -> None:
@@ -826,14 +848,17 @@ def test_an_attribute_of_more_values_than_it_has_bytes() -> None:
         assert (archive.metadata, [note.rule for note in archive.notes]) == ({"b": 7}, ["hdf5.attribute"])
 
 
-@pytest.mark.parametrize(("value", "nbytes"), [(np.complex64(1), 9), (np.bool_(True), 12)])
-def test_a_type_of_an_attribute_that_ends_early(value: Any, nbytes: int) -> None:
+@pytest.mark.parametrize(
+    ("value", "nbytes", "rule"), [(np.complex64(1), 9, "hdf5.space"), (np.bool_(True), 12, "hdf5.object.message")]
+)
+def test_a_type_of_an_attribute_that_ends_early(value: Any, nbytes: int, rule: str) -> None:
     data = written(lambda made: made.attrs.update(name=value), libver="latest")
     at = data.index(b"name\0")
     broken = bytearray(data)
     broken[at - 5 : at - 3] = struct.pack("<H", nbytes)  # of the type; behind it are that of the space, and a charset
-    with pytest.raises((tg.FormatError, tg.UnsupportedError)):
+    with pytest.raises(tg.TensorglotError) as caught:
         tg.open(resealed(bytes(broken)))
+    assert caught.value.rule == rule
 
 
 @pytest.mark.parametrize("kind", ["shared", "tiny"])

@@ -69,7 +69,7 @@ class Objects:
         self._left = most
 
     def fault(self, message: str, rule: str, address: int) -> FormatError:
-        return FormatError(message, rule=f"hdf5.{rule}", offset=self.begin + min(address, self.end))
+        return FormatError(message, rule=f"hdf5.{rule}", offset=min(self.begin + address, self.end))
 
     def read(self, address: int, nbytes: int) -> bytes:
         if address + nbytes > self.end - self.begin:
@@ -124,7 +124,9 @@ class Objects:
             sizes = data[9:11]
             base, *_, root = struct.unpack_from("<4Q", data, 12)
         else:
-            raise UnsupportedError(f"unsupported superblock version {version}", rule="hdf5.version", offset=8)
+            raise UnsupportedError(
+                f"unsupported superblock version {version}", rule="hdf5.version", offset=self.begin + 8
+            )
         if sizes != b"\x08\x08" or base != self._base:
             raise UnsupportedError(
                 "only files with addresses of 8 bytes, counted from the superblock, are supported",
