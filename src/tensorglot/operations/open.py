@@ -109,7 +109,7 @@ def open_source(source: Readable | Sequence[Readable], options: OpenOptions) -> 
         return _open_place(source, options)
     if isinstance(source, (list, tuple)):
         return _open_several(source, options)
-    reopen = partial(open_source, source, options) if isinstance(source, (bytes, bytearray)) else None
+    reopen = partial(open_source, source, options) if _can_reopen(source) else None
     return _open_file(cast("Readable", source), options, options.verifier(), reopen)
 
 
@@ -118,7 +118,7 @@ def _open_place(place: Place, options: OpenOptions) -> Archive:
     if place.is_commit:
         return cast("Archive", provided("store.open")(place.text, place.options, options.limits))
     verifier = options.verifier()
-    reopen = None if place.secret else partial(open_source, place, options)
+    reopen = partial(open_source, place, options) if _can_reopen(place) else None
     if place.text.endswith(INDEX_SUFFIX) or (place.remote and is_sharded(place)):
         found = find_file(place)
     else:
@@ -162,14 +162,18 @@ def _open_several(sources: Sequence[Readable], options: OpenOptions) -> Archive:
         notes = [Note("source.metadata", f"the metadata key '{escape(key)}' differs") for key in conflicts]
         index = join_archives(archives, formats[0], metadata, notes)
         on_error.pop_all()
-    can_reopen = all(isinstance(source, Place) and not source.secret for source in sources)
     return Archive(
         index,
         None,
         limits=options.limits,
         verifier=options.verifier(),
-        reopen=partial(open_source, sources, options) if can_reopen else None,
+        reopen=partial(open_source, sources, options) if all(map(_can_reopen, sources)) else None,
     )
+
+
+def _can_reopen(source: object) -> bool:
+    """Whether a source can be opened again in another process."""
+    return not source.secret if isinstance(source, Place) else isinstance(source, (bytes, bytearray))
 
 
 def _open_file(
