@@ -80,10 +80,9 @@ class ValueColumn:
         return len(self.kinds)
 
     @property
-    def kind(self) -> int | None:
-        """The type of all present values, or None if they have several."""
-        kinds = np.flatnonzero(np.bincount(self.kinds, minlength=1)[1:]) + 1
-        return int(kinds[0]) if len(kinds) == 1 else None
+    def present_kinds(self) -> set[int]:
+        """The types of the present values."""
+        return {kind for kind in np.flatnonzero(np.bincount(self.kinds)).tolist() if kind != ABSENT}
 
     @property
     def present(self) -> NDArray[np.bool_]:

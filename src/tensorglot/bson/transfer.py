@@ -29,12 +29,10 @@ from tensorglot.bson.quantize import find_ranges
 from tensorglot.bson.streams import ReadPlan, Stream, dump_batches, open_stream
 from tensorglot.bson.upload import Written
 from tensorglot.bson.writing import Survey, WritePlan, dump, write_batches
-from tensorglot.errors import InputError
 from tensorglot.io.local import FileSource
 from tensorglot.io.place import as_place
 from tensorglot.io.sink import open_spool
 from tensorglot.operations._jsonable import Record, field_dict
-from tensorglot.wire.bson_vector import Row
 
 __all__ = ["Transfer", "transfer"]
 
@@ -102,33 +100,27 @@ def transfer(
         open_stream(source, ReadPlan(key, tuple(fields), filter, on_missing, dtype, progress, id)) as opened,
         _repeatable(opened, plan) as stream,
     ):
-        # The first pass: counts rows and finds types; the ranges too, if the vectors are quantized by their own.
         own_ranges = quantize == "int8" and use_ranges is None
-        first_pass = _FirstPass(stream, ranges=own_ranges)
-        change = _Change(under or stream.key, quantize, first_pass.ranges if own_ranges else use_ranges, first_pass.ids)
+        survey, ranges_found = _read_once(stream, ranges=own_ranges)
+        change = _Change(under or stream.key, quantize, ranges_found if own_ranges else use_ranges, survey.ids)
 
         def batches() -> Iterator[Embeddings]:
-            return map(change.apply, first_pass.batches())
+            nothing = [Embeddings(np.empty((0, 0), np.float32), stream.key)]
+            return map(change.apply, nothing if survey.row is None else stream.batches(BATCH_NBYTES))
 
-        survey = replace(
-            Survey.of(next(batches())),
-            rows=first_pass.rows,
-            kinds=first_pass.column_kinds(),
-            complete=first_pass.complete_columns(),
-            new_ranges=own_ranges,
-        )
-        plan.check(survey)
-        numbered = _number(batches) if is_collection(target) and not survey.ids else batches
+        first = next(batches())
+        plan.check(survey.fields, ids=first.ids is not None, new_ranges=own_ranges)
+        numbered = _number(batches) if is_collection(target) and first.ids is None else batches
         written = write_batches(plan, survey, numbered())
-    row = survey.row
+    row = first.vectors.row
     return Transfer(
-        survey.key,
+        first.key,
         survey.rows,
         row.count,
         row.kind.name,
-        survey.ids,
+        first.ids is not None,
         tuple(survey.fields),
-        survey.ranges is not None,
+        first.ranges is not None,
         written,
     )
 
@@ -150,56 +142,21 @@ def _repeatable(stream: Stream, plan: WritePlan) -> Iterator[Stream]:
             yield replace(stream, batches=lambda nbytes: dump_batches(file, stream.key, fields), repeatable=True)
 
 
-class _FirstPass:
-    """The first pass over a source. A key or a field that no document has is refused."""
+def _read_once(stream: Stream, *, ranges: bool) -> tuple[Survey, Ranges | None]:
+    """The first pass over a source, and the ranges of the dimensions if they are requested.
 
-    def __init__(self, stream: Stream, *, ranges: bool) -> None:
-        self.rows = 0
-        self.ids = True
-        self.ranges: Ranges | None = None
-        self._stream = stream
-        self._row: Row | None = None
-        self._kinds: dict[str, set[int]] = {}
-        self._incomplete: set[str] = set()
-        for batch in stream.batches(BATCH_NBYTES):
-            self._add(batch, ranges=ranges)
-        if self._row is None:
-            stream.refuse(stream.key)
-        for name, kinds in self._kinds.items():
-            if self.rows and not kinds:
-                stream.refuse(name)
-
-    def batches(self) -> Iterator[Embeddings]:
-        """The batches once more; an empty one for a source without vectors."""
-        if self._row is None:
-            return iter([Embeddings(np.empty((0, 0), np.float32), self._stream.key)])
-        return self._stream.batches(BATCH_NBYTES)
-
-    def _add(self, batch: Embeddings, *, ranges: bool) -> None:
-        row = batch.vectors.row
-        if self._row not in (None, row):
-            raise InputError(f"row {self.rows} is {row}, the rows before it are {self._row}", rule="bson.vector.row")
-        self._row = row
-        self.rows += len(batch)
-        self.ids = self.ids and batch.ids is not None
-        for name, column in batch.columns.items():
-            self._kinds.setdefault(name, set()).update(np.unique(column.kinds[column.present]).tolist())
-            if not column.present.all():
-                self._incomplete.add(name)
+    A key or a field that no document has is refused.
+    """
+    survey, low, high = Survey(), None, None
+    for batch in stream.batches(BATCH_NBYTES):
+        survey.add(batch)
         if ranges and len(batch):
-            low, high = find_ranges(batch.matrix)
-            if self.ranges is not None:
-                low, high = np.minimum(self.ranges[0], low), np.maximum(self.ranges[1], high)
-            self.ranges = low, high
-
-    def column_kinds(self) -> dict[str, int | None]:
-        """The only type of each column, None for several."""
-        found = {name: kinds for name, kinds in self._kinds.items() if name != ID or self.ids}
-        return {name: next(iter(kinds)) if len(kinds) == 1 else None for name, kinds in found.items()}
-
-    def complete_columns(self) -> frozenset[str]:
-        """The columns that every row has."""
-        return frozenset(self._kinds) - self._incomplete
+            least, most = find_ranges(batch.matrix)
+            low = least if low is None else np.minimum(low, least)
+            high = most if high is None else np.maximum(high, most)
+    for name in [stream.key] if survey.row is None else survey.absent:
+        stream.refuse(name)
+    return survey, None if low is None or high is None else (low, high)
 
 
 def _number(batches: Callable[[], Iterator[Embeddings]]) -> Callable[[], Iterator[Embeddings]]:

@@ -18,6 +18,7 @@ from tensorglot.bson.mongodb import Progress, require
 from tensorglot.errors import InputError
 from tensorglot.model.payload import as_bytes
 from tensorglot.operations._jsonable import Record
+from tensorglot.operations._progress import ProgressCounter
 from tensorglot.wire.bson import BINARY, DOCUMENT, VECTOR_SUBTYPE, find, path_bytes, view
 from tensorglot.wire.bson_template import STORED_MAX_NBYTES
 from tensorglot.wire.bson_value import (
@@ -135,14 +136,12 @@ def upload(
     raw_document = require().raw_bson.RawBSONDocument
     total = Written(total_rows, dry_run)
     empty = not update and collection.find_one({}, {"_id": 1}) is None
-    done = 0
+    count = ProgressCounter(progress, total_rows)
     for found in batches:
         for part in found.batches(min(BATCH_NBYTES, _BATCH_ROWS * max(1, found.vectors.row.nbytes))):
             batch = _Batch(collection, part, raw_document)
-            total = _add(total, batch.plan(update) if dry_run else batch.update() if update else batch.insert(empty))
-            done += len(part)
-            if progress is not None:
-                progress(done, total_rows)
+            total = _add(total, batch.update(dry_run=dry_run) if update else batch.insert(empty, dry_run=dry_run))
+            count(len(part))
     return total
 
 
@@ -167,14 +166,14 @@ class _Batch:
         assert column is not None  # noqa: S101 - upload has given ids to all
         return column
 
-    def insert(self, empty: bool) -> Written:
+    def insert(self, empty: bool, *, dry_run: bool) -> Written:
         """Inserts the documents that do not exist yet; looks for them first, unless the collection is empty."""
         from pymongo import InsertOne
 
         existing = {} if empty else self._compare(None)
         new = [i for i in range(len(self.found)) if i not in existing]
-        made = documents(self.found) if new else []
-        _, errors = self._bulk_write([InsertOne(self.raw_document(made[i])) for i in new])
+        made = documents(self.found) if new and not dry_run else []
+        _, errors = self._bulk_write([InsertOne(self.raw_document(made[i])) for i in new] if made else [])
         refused = {new[i]: error for i, error in errors.items()}
         # An _id that exists by now: another client, or a run that was interrupted, inserted it.
         existing |= self._compare([i for i, error in refused.items() if error["code"] == _DUPLICATE])
@@ -189,9 +188,14 @@ class _Batch:
             reasons=self._reasons(dict.fromkeys(conflicts, _CONFLICT) | failed),
         )
 
-    def update(self) -> Written:
+    def update(self, *, dry_run: bool) -> Written:
         from pymongo import UpdateOne
 
+        if dry_run:
+            existing = self._compare(None)
+            equal, missing = sum(existing.values()), [i for i in range(len(self.found)) if i not in existing]
+            reasons = self._reasons(dict.fromkeys(missing, _MISSING))
+            return Written(0, updated=len(existing) - equal, unchanged=equal, missing=len(missing), reasons=reasons)
         rows = zip(*(elements for _, elements in self._set_elements()), strict=True)
         updates = [
             UpdateOne(
@@ -203,7 +207,7 @@ class _Batch:
         ]
         result, errors = self._bulk_write(updates)
         left = result["nMatched"] + len(errors)
-        missing: list[int] = []
+        missing = []
         if left < len(updates):
             existing = self._compare(None)
             missing = [i for i in range(len(updates)) if i not in existing]
@@ -216,18 +220,6 @@ class _Batch:
             failed=len(errors),
             reasons=self._reasons(dict.fromkeys(missing, _MISSING) | failed),
         )
-
-    def plan(self, update: bool) -> Written:
-        """What `insert` or `update` would do."""
-        existing = self._compare(None)
-        equal = sum(existing.values())
-        new = [i for i in range(len(self.found)) if i not in existing]
-        if update:
-            reasons = self._reasons(dict.fromkeys(new, _MISSING))
-            return Written(0, updated=len(existing) - equal, unchanged=equal, missing=len(new), reasons=reasons)
-        conflicts = [i for i, same in existing.items() if not same]
-        reasons = self._reasons(dict.fromkeys(conflicts, _CONFLICT))
-        return Written(0, inserted=len(new), unchanged=equal, conflicts=len(conflicts), reasons=reasons)
 
     def _set_elements(self) -> Iterator[tuple[str, list[bytes]]]:
         """The elements of a `$set`, named by whole paths."""

@@ -9,14 +9,14 @@ in a file that the caller names, which is written before the first vector.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 from tensorglot.arguments import as_path, check_flags
-from tensorglot.bson.embeddings import ID, Embeddings, Ranges
+from tensorglot.bson.embeddings import ID, Embeddings
 from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import Progress
 from tensorglot.bson.parquet import write_parquet
@@ -36,6 +36,7 @@ from tensorglot.containers.table import UNNAMED, Format, for_target
 from tensorglot.errors import Hint, InputError, escape
 from tensorglot.io.place import Place, as_place
 from tensorglot.io.target import open_target
+from tensorglot.operations._progress import ProgressCounter, counted
 from tensorglot.operations._sidecar import SetAside
 from tensorglot.operations.save import save
 from tensorglot.operations.writer import Writer
@@ -46,37 +47,47 @@ __all__ = ["Survey", "WritePlan", "dump", "write_batches", "write_embeddings"]
 _PIECE_ROWS = 1000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Survey:
-    """What is known of embeddings before their batches are written."""
+    """What a writer must know of all batches before it writes the first: each of them is added."""
 
-    rows: int
-    key: str
-    row: Row
-    ids: bool
-    kinds: Mapping[str, int | None]
-    """The BSON type of `_id` and of each field, None where it has several."""
-    complete: frozenset[str]
-    """Names of the columns that have a value in every row."""
-    ranges: Ranges | None = None
-    new_ranges: bool = False
+    rows: int = 0
+    row: Row | None = None
+    ids: bool = True
+    """Whether every row has an id."""
+    _kinds: dict[str, set[int]] = field(default_factory=dict)
+    _incomplete: set[str] = field(default_factory=set)
 
-    @classmethod
-    def of(cls, found: Embeddings) -> Survey:
-        return cls(
-            len(found),
-            found.key,
-            found.vectors.row,
-            found.ids is not None,
-            {name: column.kind for name, column in found.columns.items()},
-            frozenset(name for name, column in found.columns.items() if column.present.all()),
-            found.ranges,
-            found.new_ranges,
-        )
+    def add(self, batch: Embeddings) -> None:
+        row = batch.vectors.row
+        if self.row not in (None, row):
+            raise InputError(f"row {self.rows} is {row}, the rows before it are {self.row}", rule="bson.vector.row")
+        self.row = row
+        self.rows += len(batch)
+        self.ids = self.ids and batch.ids is not None
+        for name, column in batch.columns.items():
+            self._kinds.setdefault(name, set()).update(column.present_kinds)
+            if not column.present.all():
+                self._incomplete.add(name)
+
+    @property
+    def kinds(self) -> dict[str, int | None]:
+        """The BSON type of `_id` and of each field, None where it has several, or no values."""
+        found = {name: kinds for name, kinds in self._kinds.items() if name != ID or self.ids}
+        return {name: next(iter(kinds)) if len(kinds) == 1 else None for name, kinds in found.items()}
 
     @property
     def fields(self) -> list[str]:
-        return [name for name in self.kinds if name != ID]
+        return [name for name in self._kinds if name != ID]
+
+    @property
+    def absent(self) -> list[str]:
+        """The columns that no row has."""
+        return [name for name, kinds in self._kinds.items() if self.rows and not kinds]
+
+    def is_complete(self, name: str) -> bool:
+        """Whether every row has a value in a column."""
+        return name not in self._incomplete
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +103,11 @@ class WritePlan:
     def __post_init__(self) -> None:
         check_flags(update=self.update, dry_run=self.dry_run)
 
-    def check(self, survey: Survey) -> None:
+    def check(self, fields: Sequence[str], *, ids: bool, new_ranges: bool) -> None:
         """Refuses what the place cannot hold, before anything is written."""
         place = self.place
         holds_ranges = not is_collection(place) and not is_dump(place) and not as_path(place).endswith(".npy")
-        if survey.new_ranges and self.ranges is None and not holds_ranges:
+        if new_ranges and self.ranges is None and not holds_ranges:
             raise InputError(
                 f"{escape(place_text(place))} cannot store the ranges of the dimensions, which queries need",
                 rule="place.ranges",
@@ -104,11 +115,11 @@ class WritePlan:
             )
         if self.update and not is_collection(place):
             raise InputError("update= applies only to collections", rule="place.update")
-        if self.update and not survey.ids:
+        if self.update and not ids:
             raise InputError("an update needs the _id of each row, and the source has none", rule="bson.ids")
         if not is_collection(place) and not is_parquet(place):
             spec = for_target(as_path(place), None)[0]
-            if not spec.names and survey.fields:
+            if not spec.names and fields:
                 raise InputError(
                     f"{spec.name} holds one matrix without fields: write .npz or .parquet", rule="place.fields"
                 )
@@ -134,8 +145,9 @@ def write_embeddings(
     """
     place, ranges = locate_files(storage_options, place, ranges)
     plan = WritePlan(place, update, ranges, dry_run, progress)
-    survey = Survey.of(embeddings)
-    plan.check(survey)
+    survey = Survey()
+    survey.add(embeddings)
+    plan.check(survey.fields, ids=survey.ids, new_ranges=embeddings.new_ranges)
     found = embeddings.with_ids() if is_collection(place) else embeddings
     return write_batches(plan, survey, iter([found]))
 
@@ -144,9 +156,11 @@ def write_batches(plan: WritePlan, survey: Survey, batches: Iterator[Embeddings]
     """Writes batches that were surveyed, to a place that was checked; for a collection each row has an id."""
     place = plan.place
     if plan.ranges is not None and not plan.dry_run:
-        if survey.ranges is None:
+        first = next(batches)
+        batches = chain([first], batches)
+        if first.ranges is None:
             raise InputError("the vectors have no ranges: only int8 that was quantized here has", rule="place.ranges")
-        save(plan.ranges, dict(zip(("low", "high"), survey.ranges, strict=True)))
+        save(plan.ranges, dict(zip(("low", "high"), first.ranges, strict=True)))
     if is_collection(place):
         with collection_at(place) as collection:
             if plan.update:
@@ -155,17 +169,8 @@ def write_batches(plan: WritePlan, survey: Survey, batches: Iterator[Embeddings]
                 collection, batches, survey.rows, update=plan.update, dry_run=plan.dry_run, progress=plan.progress
             )
     if not plan.dry_run:
-        _write_file(as_place(place), survey, _follow(batches, survey.rows, plan.progress))
+        _write_file(as_place(place), survey, counted(batches, len, ProgressCounter(plan.progress, survey.rows)))
     return Written(survey.rows, plan.dry_run, inserted=survey.rows)
-
-
-def _follow(batches: Iterable[Embeddings], rows: int, progress: Progress | None) -> Iterator[Embeddings]:
-    done = 0
-    for batch in batches:
-        yield batch
-        done += len(batch)
-        if progress is not None:
-            progress(done, rows)
 
 
 def _write_file(file: Place, survey: Survey, batches: Iterator[Embeddings]) -> None:
@@ -191,12 +196,12 @@ def _write_container(file: Place, survey: Survey, batches: Iterator[Embeddings])
     spec = for_target(file, None)[0]
     first = next(batches)
     only = len(first) == survey.rows
-    key = survey.key if spec.names else UNNAMED
-    ranges = dict(zip((key + LOW, key + HIGH), survey.ranges or (), strict=False)) if spec.names else {}
+    key = first.key if spec.names else UNNAMED
+    ranges = dict(zip((key + LOW, key + HIGH), first.ranges or (), strict=False)) if spec.names else {}
     with ExitStack() as spools:
         # For a URL, or a single batch, files are in the directory for temporary files; else beside the target.
         directory = None if file.remote or only else os.path.dirname(os.path.realpath(file))  # noqa: PTH120
-        columns = _spools(directory, survey, spec, spools) if spec.names else {}
+        columns = _spools(directory, key, survey, spec, spools) if spec.names else {}
         if only:
             for name, spool in columns.items():
                 spool.add(first.columns[name])
@@ -215,13 +220,13 @@ def _write_container(file: Place, survey: Survey, batches: Iterator[Embeddings])
                 out.add(name, values)
 
 
-def _spools(directory: str | None, survey: Survey, spec: Format, spools: ExitStack) -> dict[str, ColumnSpool]:
+def _spools(directory: str | None, key: str, survey: Survey, spec: Format, spools: ExitStack) -> dict[str, ColumnSpool]:
     """A file for each column."""
     nested = bool({"nested", "*"} & set(spec.layouts))
     made: dict[str, ColumnSpool] = {}
-    names = {survey.key}
+    names = {key}
     for name, kind in survey.kinds.items():
-        form = form_of(name, kind, complete=name in survey.complete, nested=nested)
+        form = form_of(name, kind, complete=survey.is_complete(name), nested=nested)
         stored = stored_name(name, form)
         if stored in names:
             raise InputError(
