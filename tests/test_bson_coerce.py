@@ -245,7 +245,7 @@ def test_a_binary_that_is_not_a_vector() -> None:
         for call in (encode, Vector, lambda value: encode_matrix([value]), vectors.to_extjson):
             with pytest.raises(InputError):
                 call(other)
-    for payload in (b"", b"\3", b"\x99\0", b"\x10\x08a"):
+    for payload, fault in ((b"", "size"), (b"\3", "size"), (b"\x99\0", "dtype"), (b"\x10\x08a", "padding")):
         for call in (encode, Vector, lambda value: encode_matrix([value])):
             with pytest.raises(FormatError):
                 call(bson.Binary(payload, 9))

@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as hnp
 
 import tensorglot as tg
 from bson_samples import EVERY_KIND, array, document, element, vector
+from peers import needs
 from tensorglot import bson as vectors
 from tensorglot.bson import (
     Int64,
@@ -197,6 +198,33 @@ class TestMissing:
             with pytest.raises(FormatError, match="document 1 "):
                 decode_matrix(source, "v")
 
+    def test_the_only_field_of_documents_is_found(self) -> None:
+        documents = [{"_id": i, "a": {"v": Vector([i, 1.0]), "w": [1]}} for i in range(3)]
+        for source in (documents, tuple(documents), iter(documents)):
+            matrix, ids = decode_matrix(source, ids=True)
+            assert (matrix.tolist(), ids) == ([[0, 1], [1, 1], [2, 1]], [0, 1, 2])
+        for wrong in ([{"a": Vector([1.0]), "b": Vector([1.0])}], iter([{"a": 1}])):
+            with pytest.raises(InputError, match="pass key=") as caught:
+                decode_matrix(wrong)
+            assert caught.value.rule == "bson.key"
+        around: dict[str, Any] = {"v": Vector([1.0])}
+        around["self"] = around
+        assert decode_matrix([around]).tolist() == [[1]]
+
+    def test_payloads_of_every_kind_of_column(self) -> None:
+        pa = needs("pyarrow")
+        payloads = encode_matrix(np.eye(3, dtype=np.float32))
+        column = pa.array(payloads)
+        for source in (
+            payloads,
+            iter(payloads),
+            column,
+            pa.chunked_array([column[:1], column[1:]]),
+            np.array(payloads, object),
+        ):
+            assert np.array_equal(decode_matrix(source), np.eye(3))
+        assert decode_matrix(pa.array([None, *payloads]), on_missing="skip").shape == (3, 3)
+
     def test_missing_before_the_first_vector(self) -> None:
         source = [SPARSE[1]] * 2500 + [SPARSE[0]]
         matrix = decode_matrix(source, "v", on_missing="nan")
@@ -259,21 +287,21 @@ class TestMissing:
 
 
 class TestDisagreement:
-    PAYLOADS = (
-        b"\x03\0ab",
-        b"\x03\0abc",
-        b"\x10\0ab",
-        b"\x10\1\0\0",
-        b"\x27\0",
-        b"",
-        b"\x03",
-        b"\x99\0ab",
-        b"\x27\0abc",
+    @pytest.mark.parametrize(
+        ("other", "fault"),
+        [
+            (b"\x03\0abc", "disagree"),
+            (b"\x10\0ab", "disagree"),
+            (b"\x10\1\0\0", "disagree"),
+            (b"\x27\0", "disagree"),
+            (b"", "size"),
+            (b"\x03", "size"),
+            (b"\x99\0ab", "dtype"),
+            (b"\x27\0abc", "length"),
+        ],
     )
-
-    @pytest.mark.parametrize("other", PAYLOADS[1:])
-    def test_rows_must_have_one_dtype_and_length(self, other: bytes) -> None:
-        good = self.PAYLOADS[0]
+    def test_rows_must_have_one_dtype_and_length(self, other: bytes, fault: str) -> None:
+        good = b"\x03\0ab"
         for source in ([good, good, other], [document(vector("v", p)) for p in (good, good, other)]):
             key = None if source[0] is good else "v"
             with pytest.raises(FormatError, match="vector 2"):
@@ -294,7 +322,7 @@ class TestDisagreement:
     def test_the_document_and_the_byte_are_named_in_every_batch(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: bytes, words: str, after: int
     ) -> None:
-        good = document(vector("v", self.PAYLOADS[0]))
+        good = document(vector("v", b"\x03\0ab"))
         documents = [document(), *[good] * 2300, document(bad), good]
         offset = sum(map(len, documents[:-2])) + after
         (tmp_path / "x.bson").write_bytes(b"".join(documents))
@@ -304,18 +332,18 @@ class TestDisagreement:
                 decode_matrix(source, "v", on_missing="skip")
             assert caught.value.offset == offset
         with pytest.raises(FormatError, match="vector 2301 is int8"):
-            decode_matrix([None, *[self.PAYLOADS[0]] * 2300, self.PAYLOADS[1]], on_missing="skip")
+            decode_matrix([None, *[b"\x03\0ab"] * 2300, b"\x03\0abc"], on_missing="skip")
         plain = [{}, *[{"v": Vector([97, 98], "int8")}] * 2300, {"v": [1.0]}]
         with pytest.raises(FormatError, match="'v' of document 2301 is list, not a vector"):
             decode_matrix(plain, "v", on_missing="skip")
 
     def test_the_field_may_be_left_out_if_there_is_one(self) -> None:
-        both = document(vector("v", self.PAYLOADS[0]), vector("w", self.PAYLOADS[0]))
+        both = document(vector("v", b"\x03\0ab"), vector("w", b"\x03\0ab"))
         with pytest.raises(InputError, match="'v', 'w'"):
             decode_matrix(both)
         with pytest.raises(InputError, match="none"):
             decode_matrix(document())
-        dotted = document(vector("a.b", self.PAYLOADS[0]))
+        dotted = document(vector("a.b", b"\x03\0ab"))
         assert decode_matrix(dotted).tolist() == [[97, 98]]
 
     def test_ignored_bits(self) -> None:
@@ -384,8 +412,11 @@ class TestFiles:
         raw = encode_documents(matrix, "v", range(3000))
         (tmp_path / "x.bson").write_bytes(raw)
         with (tmp_path / "x.bson").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            for source in (file, io.BytesIO(raw), io.BytesIO(gzip.compress(raw)), mapped, np.frombuffer(raw, np.uint8)):
+            packed = gzip.compress(raw)
+            buffers = (mapped, np.frombuffer(raw, np.uint8), packed, bytearray(packed), np.frombuffer(packed, np.uint8))
+            for source in (file, io.BytesIO(raw), io.BytesIO(packed), *buffers):
                 assert np.array_equal(decode_matrix(source, key), matrix)
+        assert vectors.inspect(packed) == vectors.inspect(raw)
         assert vectors.inspect(io.BytesIO(raw)) == vectors.inspect(raw)
 
     def test_a_text_file_is_refused(self) -> None:

@@ -190,10 +190,17 @@ class TestRecall:
         assert [row.recalls for row in found.rows] == [(1.0,)] * 3
 
     @pytest.mark.parametrize(
-        "options", [{"k": 400}, {"k": 0}, {"k": ()}, {"metric": "hamming"}, {"queries": np.ones((1, 3))}]
+        ("options", "rule"),
+        [
+            ({"k": 400}, "recall.k"),
+            ({"k": 0}, "recall.k"),
+            ({"k": ()}, "recall.k"),
+            ({"metric": "hamming"}, "recall.metric"),
+            ({"queries": np.ones((1, 3))}, "quantize.ranges"),
+        ],
     )
-    def test_refusals(self, options: Any) -> None:
-        with pytest.raises(tg.InputError):
+    def test_refusals(self, options: Any, rule: str) -> None:
+        with pytest.raises(tg.InputError, match=f"rule {rule}"):
             tg.bson.recall(self.MATRIX, **options)
 
     @pytest.mark.parametrize(("rows", "expected"), [(2, (1,)), (11, (1, 10)), (101, (1, 10, 100)), (100, (1, 10))])

@@ -42,17 +42,17 @@ def test_the_bytes_of_each_database(vector: Vector, database: Any, raw: bytes) -
 
 
 @pytest.mark.parametrize(
-    ("vector", "database"),
+    ("vector", "database", "fault"),
     [
-        (BYTES, "pgvector"),
-        (BYTES, "redis"),
-        (BITS, "redis"),
-        (ODD_BITS, "sqlite-vec"),
-        (Vector(np.zeros(16_001, np.float32)), "pgvector"),
+        (BYTES, "pgvector", "form"),
+        (BYTES, "redis", "form"),
+        (BITS, "redis", "form"),
+        (ODD_BITS, "sqlite-vec", "padding"),
+        (Vector(np.zeros(16_001, np.float32)), "pgvector", "size"),
     ],
 )
-def test_what_a_neighbour_does_not_have(vector: Vector, database: Any) -> None:
-    with pytest.raises(UnsupportedError):
+def test_what_another_database_does_not_have(vector: Vector, database: Any, fault: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"rule database.{fault}"):
         to_database(vector, database)
 
 
@@ -62,24 +62,24 @@ def test_a_database_of_another_name_is_refused_with_those_that_are_known() -> No
 
 
 @pytest.mark.parametrize(
-    ("raw", "database", "dtype"),
+    ("raw", "database", "dtype", "rule"),
     [
-        (b"", "pgvector", "float32"),
-        (b"\0\1\0", "pgvector", "float32"),
-        (b"\0\1\0\1\0\0\0\0", "pgvector", "float32"),
-        (b"\0\2\0\0\0\0\0\0", "pgvector", "float32"),
-        (b"\0\1\0\0\0\0\0", "pgvector", "float32"),
-        (b"\xff\xff\xff\xff", "pgvector", "packed_bit"),
-        (b"\x7f\xff\xff\xff\0", "pgvector", "packed_bit"),
-        (b"\0\0\0\x08", "pgvector", "packed_bit"),
-        (b"\0\0\0\x00\0", "pgvector", "packed_bit"),
-        (b"\0\0\0\3\xa1", "pgvector", "packed_bit"),
-        (b"abc", "sqlite-vec", "float32"),
-        (b"abcde", "redis", "float32"),
+        (b"", "pgvector", "float32", "database.header"),
+        (b"\0\1\0", "pgvector", "float32", "database.header"),
+        (b"\0\1\0\1\0\0\0\0", "pgvector", "float32", "database.header"),
+        (b"\0\2\0\0\0\0\0\0", "pgvector", "float32", "database.size"),
+        (b"\0\1\0\0\0\0\0", "pgvector", "float32", "database.size"),
+        (b"\xff\xff\xff\xff", "pgvector", "packed_bit", "database.size"),
+        (b"\x7f\xff\xff\xff\0", "pgvector", "packed_bit", "database.size"),
+        (b"\0\0\0\x08", "pgvector", "packed_bit", "database.size"),
+        (b"\0\0\0\x00\0", "pgvector", "packed_bit", "database.size"),
+        (b"\0\0\0\3\xa1", "pgvector", "packed_bit", "bson.vector.ignored_bits"),
+        (b"abc", "sqlite-vec", "float32", "database.size"),
+        (b"abcde", "redis", "float32", "database.size"),
     ],
 )
-def test_bytes_that_are_not_a_vector(raw: bytes, database: Any, dtype: Any) -> None:
-    with pytest.raises(FormatError):
+def test_bytes_that_are_not_a_vector(raw: bytes, database: Any, dtype: Any, rule: str) -> None:
+    with pytest.raises(FormatError, match=f"rule {rule}"):
         from_database(raw, database, dtype)
 
 

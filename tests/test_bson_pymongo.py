@@ -64,9 +64,10 @@ def test_we_read_what_it_writes(bson: Any, dtype: str) -> None:
     documents = [{"_id": i, "v": binary, "x": [1.5, {"y": None}]} for i, binary in enumerate(binaries)]
     raw = b"".join(bson.encode(d) for d in documents)
     for source in (raw, documents, [bson.raw_bson.RawBSONDocument(bson.encode(d)) for d in documents]):
-        found, ids = decode_matrix(source, "v", ids=True)
-        assert np.array_equal(found, numbers)
-        assert ids == list(range(50))
+        for key in ("v", None):
+            found, ids = decode_matrix(source, key, ids=True)
+            assert np.array_equal(found, numbers)
+            assert ids == list(range(50))
     assert [decode(binary) for binary in binaries] == [Vector(row, dtype) for row in matrix]
 
 

@@ -101,19 +101,19 @@ class TestWriteAndRead:
             write_matrix(collection, self.MATRIX, "v", ids=range(30), documents=documents)
 
     @pytest.mark.parametrize(
-        "options",
+        ("options", "fault"),
         [
-            {"ids": [1]},
-            {"documents": [{}]},
-            {"documents": [{"v": 1}] * 30},
-            {"key": "v.w", "documents": [{"v": 1}] * 30},
-            {"key": ""},
-            {"key": "_id"},
-            {"dtype": "int8"},
+            ({"ids": [1]}, "ids"),
+            ({"documents": [{}]}, "documents"),
+            ({"documents": [{"v": 1}] * 30}, "path"),
+            ({"key": "v.w", "documents": [{"v": 1}] * 30}, "path"),
+            ({"key": ""}, "path"),
+            ({"key": "_id"}, "key"),
+            ({"dtype": "int8"}, "vector.kind"),
         ],
     )
-    def test_refused(self, collection: Any, options: dict[str, Any]) -> None:
-        with pytest.raises(tg.InputError):
+    def test_refused(self, collection: Any, options: dict[str, Any], fault: str) -> None:
+        with pytest.raises(tg.InputError, match=f"rule bson.{fault}"):
             write_matrix(collection, self.MATRIX, **{"key": "v", **options})
         assert collection.count_documents({}) == 0
 
@@ -128,6 +128,14 @@ class TestWriteAndRead:
         assert np.isnan(found[30]).all()
         assert ids[30] == 99
         assert seen[-1] == (31, 31)
+
+    def test_arrays_and_the_collection_itself_are_told_apart_from_vectors(self, collection: Any) -> None:
+        collection.insert_one({"v": [1.0, 2.0]})
+        for source in (collection.find(), list(collection.find()), collection.find_raw_batches()):
+            with pytest.raises(tg.FormatError, match=r"not a vector.*migrate converts arrays"):
+                tg.bson.decode_matrix(source, "v")
+        with pytest.raises(tg.InputError, match=r"pass collection\.find_raw_batches\(\)"):
+            tg.bson.decode_matrix(collection, "v")
 
     def test_nothing(self, collection: Any) -> None:
         assert write_matrix(collection, self.MATRIX[:0], "v") == []

@@ -139,6 +139,8 @@ def test_quantize(tmp_path: Path) -> None:
         (["export", "mongodb://[/a.b", "x.npy"], 2),
         (["migrate", "x.bson"], 2),
         (["import", "good.npy", "x.none"], 2),
+        (["inspect", "good.npy"], 4),
+        (["inspect", "good.parquet"], 4),
     ],
 )
 def test_errors(tmp_path: Path, args: list[str], code: int) -> None:
@@ -190,6 +192,14 @@ class TestCollection:
         with needs("pymongo").MongoClient(mongod_url) as client:
             client["tests"]["arrays"].insert_one({"_id": "odd", "embedding": ["x"]})
         assert "odd: an element of the array is not a number" in run("migrate", place, code=1).stderr
+
+    def test_a_path_through_an_array_of_documents_is_not_migrated(self, mongod_url: str) -> None:
+        documents = [{"_id": i, "items": [{"v": [1.0, 2.0]}]} for i in range(103)]
+        with needs("pymongo").MongoClient(mongod_url) as client:
+            client["tests"]["nested"].insert_many(documents)
+            lines = run("migrate", f"{mongod_url}/tests.nested", "--key", "items.v", code=1).stderr.splitlines()
+            assert list(client["tests"]["nested"].find(sort=["_id"])) == documents
+        assert lines == [*(f"{i}: the path leads through an array of documents" for i in range(100)), "… and 3 more"]
 
     def test_a_server_that_is_not_there(self, tmp_path: Path) -> None:
         needs("pymongo")

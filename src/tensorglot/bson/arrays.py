@@ -33,6 +33,8 @@ def is_raw_bytes(value: object) -> bool:
 
 def to_array(value: Any) -> NDArray[Any] | list[Any]:
     """Returns the value as an array if it is dense, else as a list."""
+    if type(value) is np.ndarray and value.dtype.kind in "iuf":
+        return value  # `coerce` would return the same: this halves the time of `encode` for a short vector
     if isinstance(value, (list, tuple)):
         return list(value)
     if is_raw_bytes(value):

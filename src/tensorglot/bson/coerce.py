@@ -115,7 +115,7 @@ def coerce_vector(
         numbers = to_array(value)
         if ndim == 2 and isinstance(numbers, list) and not _is_plain(numbers):
             return _stack(numbers, kind, ignored_bits)
-        array = _dense(numbers)
+        array = array_of_list(numbers) if isinstance(numbers, list) else numbers
     family = _family(array)
     if array.ndim != ndim:
         hint = "; call encode_matrix for a matrix" if ndim == 1 and array.ndim == 2 else ""

@@ -20,7 +20,7 @@ from tensorglot.bson.mongodb import Progress, pymongo_ids, require
 from tensorglot.bson.vector import encode
 from tensorglot.errors import TensorglotError
 from tensorglot.operations._jsonable import Record
-from tensorglot.wire.bson import ARRAY, BINARY, VECTOR_SUBTYPE, Column, find, kind_name, numbers, path_bytes, view
+from tensorglot.wire.bson import ARRAY, BINARY, VECTOR_SUBTYPE, Column, find, numbers, path_bytes, view
 from tensorglot.wire.bson_value import Raw, encode_document
 
 if TYPE_CHECKING:
@@ -161,7 +161,8 @@ def _raw(data: memoryview, column: Column) -> list[Raw]:
 
 def _convert(own_id: Raw, array: Raw) -> _Converted:
     if array.kind != ARRAY:
-        raise _Unconvertible(f"the field is {kind_name(array.kind)}, not an array")
+        # The server follows a path through an array of documents, to fields that `$set` could not name.
+        raise _Unconvertible("the path leads through an array of documents")
     try:
         values, kinds = numbers(memoryview(array.data), 0, len(array.data))
         payload = encode(values, "float32")

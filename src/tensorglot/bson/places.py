@@ -16,6 +16,7 @@ from tensorglot.arguments import as_path
 from tensorglot.bson.inspect import FieldReport, inspect
 from tensorglot.bson.lookup import check_collection
 from tensorglot.bson.mongodb import require
+from tensorglot.containers.table import TABLE
 from tensorglot.errors import InputError, UnsupportedError
 from tensorglot.io.place import as_place
 from tensorglot.io.source import source_for
@@ -40,6 +41,7 @@ __all__ = [
 FileOrCollection: TypeAlias = Union[str, os.PathLike[str], "Collection[Any]"]
 
 _URLS = ("mongodb://", "mongodb+srv://")
+_NOT_BSON = tuple(suffix for spec in TABLE if spec.name != "bson" for suffix in spec.suffixes)
 _USER = re.compile("//[^/]*@")
 _TIMEOUT_MS = 5000
 _TAIL = re.compile(r" \(configured timeouts:.*|, Timeout: .*|, full error: .*", re.S)
@@ -108,9 +110,9 @@ def collection_at(place: FileOrCollection) -> Iterator[Collection[Any]]:
 
 def inspect_place(place: FileOrCollection, storage_options: OptionsLike = None) -> list[FieldReport]:
     """Lists the fields of a dump or of a collection that have vectors, or arrays that could be vectors."""
-    if is_parquet(place):
+    if is_parquet(place) or _has_suffix(place, _NOT_BSON):
         raise UnsupportedError(
-            "a Parquet file has no BSON documents to inspect (inspected: .bson files and collections)",
+            "the file has no BSON documents to inspect (inspected: .bson files and collections)",
             rule="place.kind",
             path=place_text(place),
         )

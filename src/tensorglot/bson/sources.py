@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,7 +30,7 @@ from tensorglot.wire import bson as wire
 from tensorglot.wire.bson import VECTOR_SUBTYPE
 from tensorglot.wire.bson_value import decode_value
 from tensorglot.wire.bson_vector import Row, disagreement, first_unlike, gather, gather_payloads, row_of
-from tensorglot.wire.gzipped import reader
+from tensorglot.wire.gzipped import HEADER_NBYTES, is_gzip, reader
 
 __all__ = ["Batch", "IdReader", "Payloads", "Run", "batches", "read_ids", "runs"]
 
@@ -118,7 +118,44 @@ def batches(source: Any, key: str | None, ids: IdReader | None) -> Iterator[Batc
             f"expected BSON bytes, a path, a cursor, documents or payloads, got {type(source).__name__}",
             rule="bson.source",
         )
+    if hasattr(source, "to_pylist"):  # iterating over an Arrow array gives scalars
+        source = source.to_pylist()
+    if key is None:
+        first, source = _peek(source)
+        key = _find_only_key(first)
     return _payload_batches(source, ids) if key is None else _document_batches(source, key, ids)
+
+
+def _peek(source: Iterable[Any]) -> tuple[Any, Iterable[Any]]:
+    """The first item, None if there is none, and all items."""
+    if isinstance(source, list):
+        return (source[0] if source else None), source
+    items = iter(source)
+    for first in items:
+        return first, chain((first,), items)
+    return None, ()
+
+
+def _find_only_key(item: Any) -> str | None:
+    """The path of the only vector field of a document; None for a payload."""
+    if hasattr(item, "raw"):
+        paths = wire.path_texts(wire.find_vectors(wire.view(_raw_document(item))).paths)
+    elif isinstance(item, Mapping):
+        paths, inner = [], [("", item)]
+        for prefix, fields in inner:
+            paths += [f"{prefix}{name}" for name, value in fields.items() if is_vector(value)]
+            for name, value in fields.items():
+                if isinstance(value, Mapping) and not any(value is held for _, held in inner):
+                    inner.append((f"{prefix}{name}.", value))
+    else:
+        return None
+    return _only(paths)
+
+
+def _only(paths: Sequence[str]) -> str:
+    if len(paths) != 1:
+        raise InputError(f"pass key= to name the vector field (fields found: {list_names(paths)})", rule="bson.key")
+    return paths[0]
 
 
 def runs(source: Any) -> Iterator[tuple[int, memoryview]]:
@@ -137,7 +174,10 @@ def _raw_runs(source: Any) -> Iterator[tuple[int, memoryview]] | None:
     if isinstance(source, BaseSource):
         return _file_pieces(source)
     if isinstance(source, (bytes, bytearray, memoryview)) or _is_byte_buffer(source):
-        return iter([(0, wire.view(source))])
+        data = wire.view(source)
+        return _pieces_of(data) if is_gzip(data[:HEADER_NBYTES]) else iter([(0, data)])
+    if hasattr(source, "find_raw_batches"):  # a collection of pymongo, which has every attribute
+        raise InputError("a collection is not a source: pass collection.find_raw_batches()", rule="bson.source")
     if is_stream(source):  # not its lines, which iterating over it would give
         return _pieces_of(source)
     if type(source).__name__.startswith("RawBatch"):
@@ -184,9 +224,7 @@ def _from_runs(raw: Iterator[tuple[int, memoryview]], key: str | None, ids: IdRe
 def _find_only_field(data: memoryview) -> list[bytes]:
     """Returns the keys of the only vector field."""
     paths = wire.find_vectors(data).paths
-    if len(paths) != 1:
-        found = list_names(wire.path_texts(paths[:10]))
-        raise InputError(f"pass key= to name the vector field (fields found: {found})", rule="bson.key")
+    _only(wire.path_texts(paths))
     return [name + b"\0" for name in paths[0].split(b"\0")[:-1]]
 
 
@@ -201,20 +239,18 @@ def _find_in_run(data: memoryview, names: Sequence[bytes], ids: IdReader | None,
     wrong = np.flatnonzero(present & ~binary)
     if wrong.size:
         number = int(wrong[0])
-        found = wire.kind_name(int(column.kinds[number]))
-        raise _not_a_vector(found, names, first + number, start + int(column.begins[number]))
+        found, [path] = wire.kind_name(int(column.kinds[number])), wire.path_texts([b"".join(names)])
+        raise _not_a_vector(found, path, first + number, start + int(column.begins[number]))
     own_ids = None if ids is None else ids(data, wire.find(data, [b"_id\0"], start))
     return Run(start, first, data, column.begins[present] + 5, column.ends[present], missing, own_ids)
 
 
-def _not_a_vector(found: str, names: Sequence[bytes], document: int, offset: int | None) -> FormatError:
-    path = escape(wire.path_texts([b"".join(names)])[0])
+def _not_a_vector(found: str, key: str | None, number: int, offset: int | None = None) -> FormatError:
     hint = None
-    if found == "array":
+    if key is not None and found in ("array", "list"):
         hint = Hint("tensorglot.bson.migrate converts arrays", "`tensorglot vectors migrate` converts arrays")
-    return FormatError(
-        f"'{path}' of document {document} is {found}, not a vector", rule="bson.field.kind", offset=offset, hint=hint
-    )
+    where = f"item {number}" if key is None else f"'{escape(key)}' of document {number}"
+    return FormatError(f"{where} is {found}, not a vector", rule="bson.field.kind", offset=offset, hint=hint)
 
 
 def read_ids(data: memoryview, column: wire.Column) -> list[Any]:
@@ -283,5 +319,4 @@ def _to_payload(item: Any, number: int, key: str | None) -> bytes:
         return encode(item, ignored_bits="keep")
     if key is None and isinstance(item, (bytearray, memoryview)):
         return bytes(item)
-    where = f"item {number}" if key is None else f"'{escape(key)}' of document {number}"
-    raise FormatError(f"{where} is {type(item).__name__}, not a vector", rule="bson.field.kind")
+    raise _not_a_vector(type(item).__name__, key, number)
