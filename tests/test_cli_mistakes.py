@@ -195,6 +195,37 @@ def test_a_full_disk_under_stdout_is_not_an_error_of_the_source(folder: Path, li
     assert b"stdout: No space left on device" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("convert model.bt other.zt", 0), ("stats model.bt", 0), ("ls nothing.bt", 5), ("nothing", 2), ("", 2)],
+)
+def test_messages_that_cannot_be_written_do_not_change_the_exit_code(folder: Path, line: str, code: int) -> None:
+    with Path("/dev/full").open("wb") as full:
+        assert subprocess.run([*COMMAND, *line.split()], stderr=full, env=environment()).returncode == code
+
+
+@pytest.mark.parametrize("line", ["ls -", "dynd encode", "diff - model.bt"])
+def test_a_closed_stdin_is_an_empty_one(folder: Path, line: str) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", '"$0" -m tensorglot "$@" <&-', sys.executable, *line.split()],
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert done.returncode in (2, 3)
+    assert done.stderr.startswith((b"error: the file is empty", b"error: invalid JSON"))
+
+
+@pytest.mark.parametrize("line", ["diff - -", "report - - -o page.html", "store delta - - d.tgdelta"])
+def test_stdin_is_read_once(folder: Path, line: str) -> None:
+    done = run(*line.split(), code=2, stdin=(folder / "model.bt").read_bytes())
+    assert "error: - reads stdin, which can be read once" in done.stderr
+
+
+def test_stdin_cannot_be_edited(folder: Path) -> None:
+    assert "error: edit needs a file, not stdin." in run("edit", "-", "--set", "a=b", code=2).stderr
+
+
 def test_a_port_that_is_in_use_is_named(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -31,7 +31,7 @@ from typing import Any, ClassVar, NoReturn
 
 import click
 
-from tensorglot.cli.exits import EXITS, finish, name_stdout_in_errors, raise_interrupt
+from tensorglot.cli.exits import EXITS, finish, raise_interrupt, wrap_streams
 from tensorglot.cli.group import Group
 
 __all__ = ["COMMANDS", "commands", "main"]
@@ -136,7 +136,7 @@ def _leave(number: int, frame: object) -> NoReturn:
 
 def main() -> NoReturn:
     """The entry point. Signal handlers are set only here, never by the library."""
-    name_stdout_in_errors()
+    wrap_streams()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, raise_interrupt)
     for number in TERMINATING:

@@ -68,6 +68,8 @@ def command(
     """
     import tensorglot as tg
 
+    if file == "-":
+        raise click.UsageError("edit needs a file, not stdin.")
     values: dict[str, Any] = dict(pairs(set_, "--set"))
     for key, text in pairs(set_json, "--set-json").items():
         try:

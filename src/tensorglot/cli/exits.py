@@ -32,7 +32,7 @@ from tensorglot.errors import (
     did_you_mean,
 )
 
-__all__ = ["EXITS", "finish", "name_stdout_in_errors", "raise_interrupt"]
+__all__ = ["EXITS", "finish", "raise_interrupt", "wrap_streams"]
 
 DEFECT = 70
 NO_NAME = "''"
@@ -78,12 +78,24 @@ class _Stdout(io.FileIO):
             raise
 
 
-def name_stdout_in_errors() -> None:
-    """Replaces `sys.stdout`, if it is a file of the operating system."""
-    out = sys.stdout
-    if isinstance(out, io.TextIOWrapper):
-        buffer = io.BufferedWriter(_Stdout(out.fileno(), "w", closefd=False))
-        sys.stdout = io.TextIOWrapper(buffer, out.encoding, line_buffering=out.line_buffering)
+class _Stderr(io.FileIO):
+    """Drops messages that cannot be written: how a command ends does not depend on who can read them."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError:
+            return len(data)
+
+
+def wrap_streams() -> None:
+    """Replaces `sys.stdout` and `sys.stderr`, if they are files of the operating system."""
+    for name, kind in (("stdout", _Stdout), ("stderr", _Stderr)):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper):
+            buffer = io.BufferedWriter(kind(stream.fileno(), "w", closefd=False))
+            wrapped = io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=stream.line_buffering)
+            setattr(sys, name, wrapped)
 
 
 def raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:
@@ -101,10 +113,11 @@ def raise_interrupt(number: int, frame: FrameType | None) -> NoReturn:
 
 def finish(run: Callable[[], int | None], given: Sequence[str]) -> NoReturn:
     """Runs, reports what went wrong, exits. `given` are the arguments of the command line."""
-    for name in ("stdout", "stderr"):
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
-        getattr(sys, name).reconfigure(errors="backslashreplace")
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         try:
             with warnings.catch_warnings():
