@@ -143,6 +143,11 @@ def test_cat_npy(model: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded, tg.load(model)["embed"])
 
 
+def test_cat_writes_to_a_url(model: Path, tmp_path: Path) -> None:
+    run("cat", model, HOSTILE, "-o", (tmp_path / "out.txt").as_uri())
+    assert (tmp_path / "out.txt").read_text() == "7\n"
+
+
 def test_cat_writes_nothing_when_it_fails(model: Path, tmp_path: Path) -> None:
     target = tmp_path / "out"
     target.write_text("as it was")

@@ -44,6 +44,26 @@ def test_arrays_and_files(tmp_path):
     assert identities == [dynd.array(array).cid().encode()] * 2
 
 
+@pytest.mark.parametrize("extra", [(), ("--json",)])
+def test_what_is_written_to_a_file_is_not_printed(tmp_path, extra):
+    packed, cbor, value = tmp_path / "x.dynd", tmp_path / "x.cbor", tmp_path / "x.json"
+    said = [
+        run("dynd", "encode", "--pack", "-o", packed, *extra, stdin=b"[1, 2]"),
+        run("dynd", "cbor", "-o", cbor, *extra, stdin=b"[1, 2]"),
+        run("dynd", "cbor", "--decode", cbor, "-o", value, *extra),
+    ]
+    assert packed.read_bytes() == bytes(dynd.pack([1, 2]))
+    assert cbor.read_bytes() == dynd.to_cbor([1, 2])
+    assert json.loads(value.read_text()) == [1, 2]
+    if extra:
+        documents = list(map(json.loads, said))
+        assert [document["output"] for document in documents] == list(map(str, (packed, cbor, value)))
+        assert [document["type"] for document in documents] == ["2 * int64"] * 3
+        assert not any("hex" in document for document in documents)
+    else:
+        assert said == [b""] * 3
+
+
 def test_types():
     assert run("dynd", "type", "fixed[3]**2*real") == b"3 * 3 * float64\n"
     assert json.loads(run("dynd", "type", "... * T", "--json")) == {"type": "... * T", "symbolic": True}

@@ -35,6 +35,11 @@ def test_split_and_merge(model: Path) -> None:
     run("diff", shards, model)
 
 
+def test_a_file_without_tensors_is_one_shard_without_an_index(tmp_path: Path) -> None:
+    tg.save(tmp_path / "empty.bt", {}, metadata={"k": "v"})
+    assert run("split", tmp_path / "empty.bt", tmp_path / "shards").stderr == f"1 shard in {tmp_path / 'shards'}\n"
+
+
 def test_an_error_names_a_file_of_the_target_not_of_the_temporary_directory(model: Path) -> None:
     shards = model.with_name("shards")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -164,3 +164,4 @@ def test_what_is_not_dense_or_not_there_is_refused() -> None:
         with pytest.raises(UnsupportedError) as caught:
             list(form(sparse, (...,)))
         assert caught.value.rule == "tensor.dense"
+        assert "`tensorglot stats` describes its parts" in caught.value.message

@@ -228,6 +228,28 @@ def test_an_error_has_the_path_of_the_file_that_could_not_be_opened(
         assert path == str(given / named)
 
 
+WRITERS: dict[str, Callable[..., object]] = {
+    "save": lambda source, target, **options: tg.save(target, tg.load(source), **options),
+    "convert": tg.convert,
+    "merge": lambda source, target, **options: tg.merge([source], target, **options),
+    "Writer": lambda source, target, **options: tg.Writer(target, **options),
+}
+
+
+@pytest.mark.parametrize("verb", WRITERS)
+@pytest.mark.parametrize(
+    ("target", "options", "rule"),
+    [("b.xyz", {}, "format.suffix"), ("b.bt", {"compression": "zstd"}, "save.compression")],
+)
+def test_an_error_has_the_path_of_the_file_that_cannot_be_written(
+    verb: str, target: str, options: dict[str, str], rule: str, tmp_path: Path
+) -> None:
+    tg.save(tmp_path / "a.bt", {"w": np.zeros(9)})
+    with pytest.raises(tg.TensorglotError) as caught:
+        WRITERS[verb](tmp_path / "a.bt", tmp_path / target, **options)
+    assert (caught.value.rule, caught.value.path) == (rule, str(tmp_path / target))
+
+
 def test_the_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     path = tmp_path / "cut\n.bt"
     path.write_bytes(tg.dumps({"w": np.zeros(9)}, format="bintensors")[:-1])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import click
 
 from tensorglot.cli.complete import complete_names
-from tensorglot.cli.options import PATH, file_argument, reading_options, source_of, storage_options
+from tensorglot.cli.options import PATH, file_argument, reading_options, source_of, storage_options_of, write_output
 from tensorglot.cli.terminal import clip, message, screen_lines
 
 __all__ = ["command"]
@@ -22,7 +22,7 @@ MOST_WIDTH = 2000
 @click.argument("name", shell_complete=complete_names)
 @click.argument("index", default="...")
 @click.option("--npy", is_flag=True, help="Write a .npy file instead of text.")
-@click.option("-o", "--output", type=PATH, help="Write to this file, atomically.")
+@click.option("-o", "--output", type=PATH, help="Write to this file, atomically; also at a URL.")
 @reading_options
 def command(file: str, name: str, index: str, npy: bool, output: str | None, format: str | None, as_json: bool) -> None:
     """Print a tensor or a slice of it.
@@ -42,7 +42,6 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
       tensorglot cat model.bt lm_head.weight --npy -o head.npy
     """
     import tensorglot as tg
-    from tensorglot.io.sink import AtomicFile
     from tensorglot.io.stream import write_stream
     from tensorglot.operations.excerpt import json_document, npy_bytes, parse_index, text_lines
 
@@ -51,7 +50,8 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
     if npy and output is None and sys.stdout.isatty():
         raise click.UsageError("stdout is a terminal: redirect the .npy file, or pass -o FILE.")
     chosen = parse_index(index)
-    with tg.open(source_of(file), format=format, storage_options=storage_options()) as archive:
+    of_source, _ = storage_options_of(file, output)
+    with tg.open(source_of(file), format=format, storage_options=of_source) as archive:
         tensor = archive[name]
         form = npy_bytes if npy else json_document if as_json else text_lines
         pieces = form(tensor, chosen)
@@ -60,8 +60,7 @@ def command(file: str, name: str, index: str, npy: bool, output: str | None, for
         elif output is None:
             write_stream(sys.stdout.buffer, pieces)
         else:
-            with AtomicFile(output) as target:
-                target.write(pieces)
+            write_output(output, pieces)
     kind = tensor.dtype
     if npy and kind is not None and kind.isbuiltin != 1:
         message(

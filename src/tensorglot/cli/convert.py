@@ -15,11 +15,11 @@ from tensorglot.cli.options import (
     shape_text,
     source_of,
     storage_option,
-    storage_options,
     target_of,
+    verb_options,
     writing_options,
 )
-from tensorglot.cli.terminal import WIDE, Column, informative, message, name_text, print_json, print_table, progress_bar
+from tensorglot.cli.terminal import WIDE, Column, informative, message, name_text, print_json, print_table
 from tensorglot.errors import escape, human_nbytes, plural
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def command(
 
     if target == "-" and sums:
         raise click.UsageError("--sums needs a file as TARGET.")
-    with progress_bar("converting") as progress:
+    with verb_options("converting") as options:
         report = tg.convert(
             source_of(source),
             target_of(target, writing["format"], as_json=as_json, dry_run=dry_run),
@@ -143,9 +143,8 @@ def command(
             sums=sums,
             on_loss="error" if on_loss == "error" else "drop",
             dry_run=dry_run,
-            progress=progress,
-            storage_options=storage_options(),
             **writing,
+            **options,
         )
     if as_json:
         print_json({"source": source, "target": target, **report.to_dict()})

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import PATH, as_json, source_of, storage_option, storage_options
+from tensorglot.cli.options import PATH, as_json, source_of, storage_option, verb_options
 from tensorglot.cli.terminal import (
     WIDE,
     Column,
@@ -24,7 +24,6 @@ from tensorglot.cli.terminal import (
     natural_order,
     print_json,
     print_table,
-    progress_bar,
 )
 from tensorglot.errors import escape, plural
 from tensorglot.tuples import NamedTuple
@@ -103,10 +102,8 @@ def command(one: str, two: str, atol: float, rtol: float, sort: str | None, limi
     """
     import tensorglot as tg
 
-    with progress_bar("comparing") as progress:
-        found = tg.diff(
-            source_of(one), source_of(two), atol=atol, rtol=rtol, progress=progress, storage_options=storage_options()
-        )
+    with verb_options("comparing") as options:
+        found = tg.diff(source_of(one), source_of(two), atol=atol, rtol=rtol, **options)
     return print_diff(found, one, two, sort=sort, limit=limit, as_json=as_json)
 
 

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tensorglot.cli.group import Group
-from tensorglot.cli.options import PATH, as_json, storage_option, storage_options_for, storage_options_of
+from tensorglot.cli.options import (
+    PATH,
+    as_json,
+    storage_option,
+    storage_options_for,
+    storage_options_of,
+    write_output,
+)
 from tensorglot.cli.terminal import print_json, print_result
 
 if TYPE_CHECKING:
@@ -94,15 +101,7 @@ def decode(file: str, type_text: str | None, as_hex: bool, output: str | None, a
     with _naming(file):
         data = _bytes(file, as_hex)
         tensor = dynd.unpack(data) if type_text is None else dynd.deserialize(data, type_text)
-    if output is None:
-        _print(tensor, as_json)
-        return
-    if output.lower().endswith(".parquet"):
-        dynd.to_parquet(tensor, output, storage_options=storage_options_for(output))
-    else:
-        _save(output, dynd.to_json(tensor).encode() + b"\n")
-    if as_json:
-        print_json({"type": str(tensor.type), "output": output})
+    _write_value(tensor, output, as_json)
 
 
 @command.command("type")
@@ -154,7 +153,7 @@ def cbor(
     if decoding:
         with _naming(file):
             tensor = dynd.from_cbor(_bytes(file, as_hex), type_text, profile=profile)
-        _print(tensor, as_json)
+        _write_value(tensor, output, as_json)
         return
     tensor = _value(file, type_text)
     data = dynd.to_cbor(tensor, profile=profile)
@@ -206,30 +205,34 @@ def _value(file: str, type_text: str | None) -> Tensor:
         return from_json(_bytes(file, False), type)
 
 
-def _print(tensor: Tensor, as_json: bool) -> None:
+def _write_value(tensor: Tensor, output: str | None, as_json: bool) -> None:
+    """Prints a value as JSON, or writes it to a file."""
+    from tensorglot import dynd
     from tensorglot.dynd.json import to_json
 
-    print_json({"type": str(tensor.type), "value": to_json(tensor)} if as_json else to_json(tensor))
+    if output is None:
+        print_json({"type": str(tensor.type), "value": to_json(tensor)} if as_json else to_json(tensor))
+        return
+    if output.lower().endswith(".parquet"):
+        dynd.to_parquet(tensor, output, storage_options=storage_options_for(output))
+    else:
+        write_output(output, [dynd.to_json(tensor).encode() + b"\n"])
+    if as_json:
+        print_json({"type": str(tensor.type), "output": output})
 
 
 def _write(data: memoryview, as_hex: bool, output: str | None, as_json: bool, about: dict[str, Any]) -> None:
     from tensorglot.io.stream import write_stream
 
-    if as_json:
-        print_json({**about, "hex": data.hex()})
-        return
-    if output is None and not as_hex and sys.stdout.isatty():
-        raise click.UsageError("stdout is a terminal: pass --hex or -o FILE.")
     piece = data.hex().encode() + b"\n" if as_hex else data
-    if output is None:
-        write_stream(sys.stdout.buffer, [piece])
+    if output is not None:
+        write_output(output, [piece])
+        about["output"] = output
+    elif as_json:
+        about["hex"] = data.hex()
+    elif not as_hex and sys.stdout.isatty():
+        raise click.UsageError("stdout is a terminal: pass --hex or -o FILE.")
     else:
-        _save(output, piece)
-
-
-def _save(path: str, data: bytes | memoryview) -> None:
-    from tensorglot.io.place import as_place
-    from tensorglot.io.target import open_target
-
-    with open_target(as_place(path, storage_options_for(path))) as target:
-        target.write([data])
+        write_stream(sys.stdout.buffer, [piece])
+    if as_json:
+        print_json(about)

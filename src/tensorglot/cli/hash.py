@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import file_argument, patterns_argument, reading_options, source_of, storage_options
-from tensorglot.cli.terminal import fit_names, message, name_text, one_line, print_json, progress_bar
+from tensorglot.cli.options import file_argument, patterns_argument, reading_options, source_of, verb_options
+from tensorglot.cli.terminal import fit_names, message, name_text, one_line, print_json
 from tensorglot.errors import plural
 
 __all__ = ["command"]
@@ -30,14 +30,8 @@ def command(file: str, patterns: tuple[str, ...], format: str | None, as_json: b
     """
     import tensorglot as tg
 
-    with progress_bar("hashing") as progress:
-        identity = tg.identify(
-            source_of(file),
-            select=patterns or None,
-            format=format,
-            progress=progress,
-            storage_options=storage_options(),
-        )
+    with verb_options("hashing") as options:
+        identity = tg.identify(source_of(file), select=patterns or None, format=format, **options)
     if as_json:
         print_json({"file": file, **identity.to_dict()})
     else:

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from tensorglot.cli.options import PATH, as_json, pairs, storage_option, storage_options, target_of, writing_options
-from tensorglot.cli.terminal import message, print_json, progress_bar
+from tensorglot.cli.options import PATH, as_json, pairs, storage_option, target_of, verb_options, writing_options
+from tensorglot.cli.terminal import message, print_json
 from tensorglot.errors import human_nbytes, plural
 
 __all__ = ["command"]
@@ -34,15 +34,9 @@ def command(sources: tuple[str, ...], target: str, metadata: tuple[str, ...], as
     """
     import tensorglot as tg
 
-    with progress_bar("merging") as progress:
-        report = tg.merge(
-            sources,
-            target_of(target, writing["format"], as_json=as_json),
-            metadata=pairs(metadata, "--metadata") or None,
-            progress=progress,
-            storage_options=storage_options(),
-            **writing,
-        )
+    out = target_of(target, writing["format"], as_json=as_json)
+    with verb_options("merging") as options:
+        report = tg.merge(sources, out, metadata=pairs(metadata, "--metadata") or None, **writing, **options)
     if as_json:
         print_json({"sources": list(sources), "target": target, **report.to_dict()})
         return

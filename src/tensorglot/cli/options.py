@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypedDict, TypeVar, cast
 
 import click
 
 from tensorglot.cli.complete import complete_checksums, complete_compression, complete_formats, complete_names
+from tensorglot.cli.terminal import progress_bar
 
 __all__ = [
     "PATH",
@@ -26,6 +28,8 @@ __all__ = [
     "storage_options_for",
     "storage_options_of",
     "target_of",
+    "verb_options",
+    "write_output",
     "writing_options",
 ]
 
@@ -33,6 +37,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(readable=False)
 """A path or URL. Opening it tells whether it can be read: click would call that a usage error."""
 _STORAGE_OPTIONS = "tensorglot.storage_options"
+_STDIN = "tensorglot.stdin"
+"""Set once stdin is a source of the command that runs."""
 
 
 def file_argument(command: F) -> F:
@@ -122,6 +128,20 @@ def storage_options() -> dict[str, str] | None:
     return found
 
 
+class VerbOptions(TypedDict):
+    """Arguments that every verb has."""
+
+    progress: Callable[[int, int], None] | None
+    storage_options: dict[str, str] | None
+
+
+@contextmanager
+def verb_options(what: str) -> Iterator[VerbOptions]:
+    """A progress bar, and what --storage-option gave to the command that runs."""
+    with progress_bar(what) as progress:
+        yield {"progress": progress, "storage_options": storage_options()}
+
+
 def storage_options_for(place: str) -> dict[str, str] | None:
     """The storage options for one of several places; None if it is not a URL."""
     return storage_options() if "://" in place else None
@@ -150,6 +170,10 @@ def source_of(file: str) -> str | BinaryIO:
         return file
     if sys.stdin.isatty():
         raise click.UsageError("- reads stdin, which is a terminal: pipe a file into it.")
+    known = click.get_current_context().meta
+    if _STDIN in known:
+        raise click.UsageError("- reads stdin, which can be read once: write one of the two to a file.")
+    known[_STDIN] = True
     return sys.stdin.buffer
 
 
@@ -164,6 +188,15 @@ def target_of(file: str, format: str | None, *, as_json: bool, dry_run: bool = F
     if sys.stdout.isatty() and not dry_run:
         raise click.UsageError("stdout is a terminal: redirect the output to a file or a pipe.")
     return sys.stdout.buffer
+
+
+def write_output(path: str, pieces: Iterable[bytes | memoryview]) -> None:
+    """Writes a file or an object at a URL, atomically."""
+    from tensorglot.io.place import as_place
+    from tensorglot.io.target import open_target
+
+    with open_target(as_place(path, storage_options_for(path))) as target:
+        target.write(pieces)
 
 
 def pairs(given: Sequence[str], option: str) -> dict[str, str]:

@@ -7,8 +7,8 @@ from typing import BinaryIO
 
 import click
 
-from tensorglot.cli.options import PATH, reading_options, source_of, storage_options
-from tensorglot.cli.terminal import escape_whole, message, print_json, progress_bar
+from tensorglot.cli.options import PATH, reading_options, source_of, storage_options, verb_options
+from tensorglot.cli.terminal import escape_whole, message, print_json
 from tensorglot.errors import human_nbytes
 
 __all__ = ["command"]
@@ -40,15 +40,12 @@ def command(file: str | None, file2: str | None, output: str, format: str | None
     if as_json and output == "-":
         raise click.UsageError("--json cannot be used when the page goes to stdout: write to a file.")
     target: str | BinaryIO = sys.stdout.buffer if output == "-" else output
-    options = storage_options()
     if file is None:
-        nbytes = opener(target, storage_options=options)
+        nbytes = opener(target, storage_options=storage_options())
     else:
         other = None if file2 is None else source_of(file2)
-        with progress_bar("reading") as progress:
-            nbytes = write(
-                source_of(file), target, other=other, format=format, progress=progress, storage_options=options
-            )
+        with verb_options("reading") as options:
+            nbytes = write(source_of(file), target, other=other, format=format, **options)
     if output == "-":
         return
     if as_json:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from tensorglot.cli.options import PATH, as_json, source_of, storage_option, storage_options
-from tensorglot.cli.terminal import message, print_json, progress_bar
+from tensorglot.cli.options import PATH, as_json, source_of, storage_option, verb_options
+from tensorglot.cli.terminal import message, print_json
 from tensorglot.errors import plural
 
 __all__ = ["command"]
@@ -48,16 +48,11 @@ def command(source: str, directory: str, shard_size: int, to: str | None, as_jso
     """
     import tensorglot as tg
 
-    with progress_bar("splitting") as progress:
-        files = tg.split(
-            source_of(source),
-            directory,
-            shard_nbytes=shard_size,
-            format=to,
-            progress=progress,
-            storage_options=storage_options(),
-        )
+    with verb_options("splitting") as options:
+        files = tg.split(source_of(source), directory, shard_nbytes=shard_size, format=to, **options)
     if as_json:
         print_json({"source": source, "target": directory, "files": [str(file) for file in files]})
     else:
-        message(f"{plural(len(files) - 1, 'shard')} and {Path(files[-1]).name} in {directory}")
+        # Without tensors there is one shard, and no index.
+        index = f" and {Path(files[-1]).name}" if len(files) > 1 else ""
+        message(f"{plural(max(1, len(files) - 1), 'shard')}{index} in {directory}")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tensorglot.cli.options import file_argument, patterns_argument, reading_options, source_of, storage_options
-from tensorglot.cli.terminal import Column, informative, message, name_text, print_json, print_table, progress_bar
+from tensorglot.cli.options import file_argument, patterns_argument, reading_options, source_of, verb_options
+from tensorglot.cli.terminal import Column, informative, message, name_text, print_json, print_table
 from tensorglot.errors import escape, plural
 from tensorglot.operations._cells import bars, number
 
@@ -46,10 +46,8 @@ def command(file: str, patterns: tuple[str, ...], long: bool, format: str | None
     """
     import tensorglot as tg
 
-    with progress_bar("reading") as progress:
-        rows = tg.stats(
-            source_of(file), patterns or None, format=format, progress=progress, storage_options=storage_options()
-        ).rows
+    with verb_options("reading") as options:
+        rows = tg.stats(source_of(file), patterns or None, format=format, **options).rows
     if as_json:
         print_json({"file": file, "tensors": [row.to_dict() for row in rows]})
     else:

@@ -6,10 +6,8 @@ Each command reads embeddings from a place and writes them to another, or prints
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -47,69 +45,55 @@ def _naming(source: str) -> AbstractContextManager[None]:
     return add_path_to_errors(None if "://" in source else source)
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """Source and target, names there, what to keep, and the form of the report."""
+def _move(
+    source: str, target: str, name: str | None, key: str | None, dry_run: bool, as_json: bool, **options: Any
+) -> int:
+    """Moves vectors and reports it. Returns the exit code."""
+    from tensorglot.bson import transfer
+    from tensorglot.bson.places import is_collection, place_text
 
-    source: str
-    target: str
-    name: str | None
-    key: str | None
-    fields: tuple[str, ...]
-    id: str
-    update: bool
-    dry_run: bool
-    as_json: bool
-
-    def run(self, **options: Any) -> int:
-        """Moves the vectors and reports it. Returns the exit code."""
-        from tensorglot.bson import transfer
-        from tensorglot.bson.places import is_collection, place_text
-
-        with _naming(self.source), progress_bar("moving", unit="documents") as progress:
-            done = transfer(
-                self.source,
-                self.target,
-                self.name,
-                under=self.key,
-                fields=self.fields,
-                id=self.id,
-                update=self.update,
-                dry_run=self.dry_run,
-                progress=progress,
-                storage_options=storage_options(),
-                **options,
-            )
-        if self.as_json:
-            print_json({"source": place_text(self.source), "target": place_text(self.target), **done.to_dict()})
-            return 0 if done.ok else 1
-        for own_id, reason in done.written.reasons:
-            message(f"{escape(own_id)}: {reason}")
-        if done.ids and self.target.endswith(".npy"):
-            message("the ids are not kept: a .npy file cannot store them; write .npz or .parquet")
-        word = "would be written: " if self.dry_run else ""
-        print(f"{word}{plural(done.vectors, 'vector')} of {done.dtype}[{done.count}] as '{escape(done.key)}'")
-        if is_collection(self.target):
-            counts = ("inserted", "updated", "unchanged", "conflicts", "missing", "failed")
-            print_fields([(name, f"{count:,}") for name in counts if (count := getattr(done.written, name))])
+    with _naming(source), progress_bar("moving", unit="documents") as progress:
+        done = transfer(
+            source,
+            target,
+            name,
+            under=key,
+            dry_run=dry_run,
+            progress=progress,
+            storage_options=storage_options(),
+            **options,
+        )
+    if as_json:
+        print_json({"source": place_text(source), "target": place_text(target), **done.to_dict()})
         return 0 if done.ok else 1
+    written = done.written
+    _list_reasons(written.reasons, written.conflicts + written.missing + written.failed)
+    if done.ids and target.endswith(".npy"):
+        message("the ids are not kept: a .npy file cannot store them; write .npz or .parquet")
+    word = "would be written: " if dry_run else ""
+    print(f"{word}{plural(done.vectors, 'vector')} of {done.dtype}[{done.count}] as '{escape(done.key)}'")
+    if is_collection(target):
+        counts = ("inserted", "updated", "unchanged", "conflicts", "missing", "failed")
+        print_fields([(name, f"{count:,}") for name in counts if (count := getattr(done.written, name))])
+    return 0 if done.ok else 1
+
+
+def _list_reasons(reasons: Sequence[tuple[Any, str]], count: int) -> None:
+    """The documents that were left alone, of which the first are listed."""
+    for own_id, reason in reasons:
+        message(f"{escape(str(own_id))}: {reason}")
+    if count > len(reasons):
+        message(f"… and {count - len(reasons):,} more")
 
 
 _dry_run = click.option("--dry-run", is_flag=True, help="Write nothing, only report what would be done.")
 
 
 def _transfer(command: Callable[..., int]) -> Callable[..., int]:
-    """A decorator for a command that takes a Move: adds the arguments and options of one.
+    """Adds the arguments and options of `_move` to a command.
 
     `@as_json` stands below it, so that --json is the last option of the help.
     """
-
-    @functools.wraps(command)
-    def run(source: str, target: str, name: str | None, key: str | None, **options: Any) -> int:
-        own = {option: options.pop(option) for option in ("id", "update", "dry_run", "as_json")}
-        return command(Move(source, target, name, key, options.pop("fields"), **own), **options)
-
-    wrapped: Callable[..., int] = run
     for option in (
         storage_option,
         _dry_run,
@@ -121,8 +105,8 @@ def _transfer(command: Callable[..., int]) -> Callable[..., int]:
         click.argument("target", type=PATH),
         click.argument("source", type=PATH),
     ):
-        wrapped = option(wrapped)
-    return wrapped
+        command = option(command)
+    return command
 
 
 _on_missing = click.option(
@@ -137,7 +121,7 @@ _on_missing = click.option(
 @_transfer
 @click.option("--dtype", metavar="DTYPE", help="float32, int8 or packed_bit; default: by the source.")
 @as_json
-def import_(move: Move, dtype: str | None) -> int:
+def import_(**options: Any) -> int:
     """Write vectors of a file to a collection.
 
     TARGET is a collection, or a .bson file, which is replaced. Numbers become float32
@@ -154,14 +138,14 @@ def import_(move: Move, dtype: str | None) -> int:
       tensorglot vectors import embeddings.npy mongodb://localhost/shop.products
       tensorglot vectors import all.parquet all.bson --field title --key v
     """
-    return move.run(dtype=dtype)
+    return _move(**options)
 
 
 @command.command("export")
 @_transfer
 @_on_missing
 @as_json
-def export(move: Move, on_missing: Any) -> int:
+def export(**options: Any) -> int:
     """Write the vectors of documents to a file, with their ids.
 
     SOURCE is a collection or a .bson file, also gzipped. Documents are read in the
@@ -172,7 +156,7 @@ def export(move: Move, on_missing: Any) -> int:
       tensorglot vectors export mongodb://localhost/shop.products all.parquet
       tensorglot vectors export dump/products.bson.gz v.zt --field title
     """
-    return move.run(on_missing=on_missing)
+    return _move(**options)
 
 
 @command.command("inspect")
@@ -224,7 +208,7 @@ def inspect(source: str, as_json: bool) -> int:
 @click.option("--use-ranges", type=PATH, help="Use the ranges of this file, for queries.")
 @_on_missing
 @as_json
-def quantize(move: Move, to: Any, ranges: str | None, use_ranges: str | None, on_missing: Any) -> int:
+def quantize(source: str, target: str, to: str, use_ranges: str | None, **options: Any) -> int:
     """Make vectors smaller: a byte or a bit for each number.
 
     Bytes spread the range of each dimension over 256 steps. The ranges, which undo it
@@ -239,12 +223,11 @@ def quantize(move: Move, to: Any, ranges: str | None, use_ranges: str | None, on
     """
     from tensorglot.bson.reading import read_ranges
 
-    same = move.source == move.target
-    if same and not move.update:
+    if source == target and not options["update"]:
         raise click.UsageError("SOURCE and TARGET are the same: pass --update and --key to add a field.")
-    *_, of_ranges = storage_options_of(move.source, move.target, ranges, use_ranges)
+    *_, of_ranges = storage_options_of(source, target, options["ranges"], use_ranges)
     known = None if use_ranges is None else read_ranges(use_ranges, of_ranges)
-    return move.run(on_missing=on_missing, quantize=to, use_ranges=known, ranges=ranges)
+    return _move(source, target, quantize=to, use_ranges=known, **options)
 
 
 @command.command("recall")
@@ -327,8 +310,7 @@ def migrate(collection: str, key: str, dry_run: bool, batch_size: int, as_json: 
     if as_json:
         print_json({"collection": found.full_name, "key": key, **result.to_dict()})
     else:
-        for own_id, reason in result.reasons:
-            message(f"{escape(str(own_id))}: {reason}")
+        _list_reasons(result.reasons, result.skipped)
         print_fields(
             [
                 ("arrays", f"{result.found:,}"),

@@ -6,8 +6,8 @@ from typing import Literal
 
 import click
 
-from tensorglot.cli.options import file_argument, reading_options, source_of, storage_options
-from tensorglot.cli.terminal import message, one_line, print_json, progress_bar
+from tensorglot.cli.options import file_argument, reading_options, source_of, verb_options
+from tensorglot.cli.terminal import message, one_line, print_json
 from tensorglot.errors import human_nbytes, plural
 
 __all__ = ["command"]
@@ -37,16 +37,8 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
     if write_sums and file == "-":
         raise click.UsageError("--write-sums needs a file, not stdin.")
     sums: Literal["check", "write"] = "write" if write_sums else "check"
-    with progress_bar("verifying") as progress:
-        report = tg.verify(
-            source_of(file),
-            format=format,
-            deep=deep,
-            strict=strict,
-            sums=sums,
-            progress=progress,
-            storage_options=storage_options(),
-        )
+    with verb_options("verifying") as options:
+        report = tg.verify(source_of(file), format=format, deep=deep, strict=strict, sums=sums, **options)
     if as_json:
         print_json({"file": file, **report.to_dict()})
     elif report.ok:

@@ -107,7 +107,10 @@ def _as_slice(axis: range) -> slice:
 def _dense_dtype(tensor: Tensor) -> np.dtype[Any]:
     if tensor.layout != "dense":
         raise UnsupportedError(
-            f"a tensor of layout {escape(tensor.layout)} is not a dense array", rule="tensor.dense", tensor=tensor.name
+            f"a tensor of layout {escape(tensor.layout)} is not a dense array: `tensorglot stats` describes its parts,"
+            " .scipy() or .dequantize() in Python has its values",
+            rule="tensor.dense",
+            tensor=tensor.name,
         )
     return tensor.parts["data"].numpy_dtype(tensor.name)
 

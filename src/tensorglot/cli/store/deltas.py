@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from tensorglot.cli.options import PATH, as_json, source_of, storage_option, storage_options
+from tensorglot.cli.options import PATH, as_json, source_of, storage_option, verb_options
 from tensorglot.cli.store.shared import share_text
-from tensorglot.cli.terminal import escape_whole, print_json, print_result, progress_bar
+from tensorglot.cli.terminal import escape_whole, print_json, print_result
 from tensorglot.errors import human_nbytes, plural
 
 __all__ = ["apply", "delta"]
@@ -30,8 +30,8 @@ def delta(old: str, new: str, target: str, as_json: bool) -> None:
     """
     from tensorglot.store import delta
 
-    with progress_bar("comparing") as progress:
-        report = delta(source_of(old), source_of(new), target, progress=progress, storage_options=storage_options())
+    with verb_options("comparing") as options:
+        report = delta(source_of(old), source_of(new), target, **options)
     if as_json:
         print_json({"file": target, **report.to_dict()})
         return
@@ -63,7 +63,7 @@ def apply(delta: str, file: str, output: str | None, as_json: bool) -> None:
     from tensorglot.store import patch
 
     target = output or file
-    with progress_bar("applying") as progress:
-        report = patch(delta, source_of(file), target, progress=progress, storage_options=storage_options())
+    with verb_options("applying") as options:
+        report = patch(delta, source_of(file), target, **options)
     text = f"{escape_whole(target)}: {plural(report.tensors, 'tensor')}, {human_nbytes(report.nbytes)}, verified"
     print_result({"file": target, **report.to_dict()}, text, as_json=as_json)
