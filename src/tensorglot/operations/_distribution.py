@@ -371,14 +371,16 @@ class Tally:
         return float(self._real.variance.sqrt(DIGITS)) if self.min != self.max else 0.0
 
     @property
-    def norm(self) -> float:
+    def norm(self) -> float | None:
         """The square root of the sum of the squared magnitudes of the finite values; inf beyond float64."""
+        if not self._real.count:
+            return None
         return float(DIGITS.add(self._real.squares, self._imaginary.squares).sqrt(DIGITS))
 
     @property
-    def norm1(self) -> float:
+    def norm1(self) -> float | None:
         """The sum of the magnitudes of the finite values."""
-        return float(self._magnitudes)
+        return float(self._magnitudes) if self._real.count else None
 
 
 def as_float64(block: NDArray[Any], dtype: DType) -> NDArray[np.float64]:
