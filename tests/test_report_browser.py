@@ -356,18 +356,25 @@ def test_a_complex_mean_has_one_sign(chromium: Any, tmp_path: Path) -> None:
 
 
 def test_a_comparison_shows_both_sides(chromium: Any, tmp_path: Path) -> None:
-    """NaN that only the second file has, the elements of both, and metadata of which one side is long."""
-    before, after = {"w": np.ones(1000), "b": np.ones(5)}, {"w": np.ones(2000), "b": np.full(5, np.nan)}
+    """NaN that only the second file has, elements and checksums of both, and metadata of which one side is long."""
+    before, after = (
+        {"w": np.ones(1000), "b": np.ones(5)},
+        {"w": np.ones(2000), "b": np.full(5, np.nan), "c": np.ones(1)},
+    )
     tg.save(tmp_path / "a.bt", before, metadata={"note": "x" * 500})
-    tg.save(tmp_path / "b.bt", after)
-    report.write(tmp_path / "a.bt", tmp_path / "page.html", other=tmp_path / "b.bt")
+    tg.save(tmp_path / "b.zt", after)
+    report.write(tmp_path / "a.bt", tmp_path / "page.html", other=tmp_path / "b.zt")
     with opened(chromium, (tmp_path / "page.html").as_uri()) as page:
         tiles = {text.split("\n")[0]: text.split("\n")[1:] for text in page.locator(".tile").all_inner_texts()}
-        assert tiles["Elements"] == ["1,005 → 2,005", "+1,000"]
+        assert tiles["Elements"] == ["1,005 → 2,006", "+1,001"]
+        assert tiles["Tensors"] == ["2 → 3", "checksums: none → crc32c, every tensor"]
         assert tiles["Worth a look"][0] == "1"
         assert tiles["Changed metadata"][-1].endswith("xxx → –")
         page.click("text=show them")
         assert chosen(page) == "b"
+        assert page.inner_text("#card .facts").endswith("checksum none\nin the first file")
+        choose(page, "c")
+        assert page.inner_text("#card .facts").endswith("checksum crc32c\nin the second file")
 
 
 def test_a_share_of_almost_all_is_not_called_all(chromium: Any, tmp_path: Path) -> None:
@@ -701,6 +708,21 @@ def test_a_file_of_another_size_is_refused_in_the_words_of_the_command_line(
         found, error = drop(opener, tmp_path / f"b{suffix}")
         assert found is None
         assert error.partition("; in the other layout")[0] == f"b{suffix}: {said}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(b"hencodingcraw", b"hencoding" + byte + b"raw") for byte in (b"\xff", b"\x1f", b"\x3f", b"\xdf", b"\xe0")]
+    + [(b"hencoding", b"hencodiNg")],
+)
+def test_a_damaged_ztensor_index_is_refused(opener: Any, tmp_path: Path, old: bytes, new: bytes) -> None:
+    path = tmp_path / "a.zt"
+    path.write_bytes(tg.dumps({"w": np.zeros(3)}, format="ztensor@0.1").replace(old, new))
+    with pytest.raises(tg.FormatError):
+        tg.open(path)
+    found, error = drop(opener, path)
+    assert found is None
+    assert error.startswith("a.zt: ")
 
 
 @pytest.mark.parametrize("format", ["ztensor@0.1", "ztensor@2"])

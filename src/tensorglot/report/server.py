@@ -4,6 +4,7 @@ Anything on this machine can connect to a port of localhost, and any web page ca
 browser do so. So every address contains a random token, and a request with another token
 or with a Host header that is not ours (DNS rebinding) is refused. Only GET is answered,
 and nothing that comes from the browser names a file: a card has the number of its tensor.
+A card of a file that was changed after its index was read is an error, not other values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from tensorglot.arguments import as_integer
-from tensorglot.errors import TensorglotError
+from tensorglot.errors import InputError, TensorglotError
+from tensorglot.io.local import FileSource, MmapSource, stamp_now
 from tensorglot.model.archive import Archive
 from tensorglot.operations.diff import metadata_changes
 from tensorglot.report.cards import Cards
@@ -50,6 +52,10 @@ class Viewer:
         port = as_integer(port, "port", "view.port", 0, 65535)
         self._cards = Cards(archive, other, cells_for(1))
         self._names = self._cards.names
+        sources = {
+            source for each in (archive, other) if each for source in (each.source, *each.index.sources.values())
+        }
+        self._files = [source for source in sources if isinstance(source, FileSource | MmapSource)]
         self._token = secrets.token_urlsafe(24)
         self._lock = threading.Lock()
         found: dict[str, Any] = {"mode": "view", "one": describe(archive, name)}
@@ -103,10 +109,17 @@ class Viewer:
         made: dict[str, Any]
         with self._lock:  # one tensor at a time: each uses bounded memory
             try:
+                self._check_files()
                 made = make(self._names[number])
             except (TensorglotError, OSError) as error:
                 made = {"error": str(error)}
         return HTTPStatus.OK, "application/json", json.dumps(made, allow_nan=False).encode()
+
+    def _check_files(self) -> None:
+        for file in self._files:
+            if file.path is not None and stamp_now(file.path) != file.stamp:
+                message = "the file was changed after the viewer had opened it: start the viewer again"
+                raise InputError(message, rule="source.changed", path=file.path)
 
     def _card(self, name: str) -> dict[str, Any]:
         return self._cards.card(name) | self._change(name)

@@ -39,7 +39,7 @@ function summary() {
   const compressed = stored < nbytes ? `${bytes(nbytes)} of values in ${bytes(stored)}: ${(nbytes / stored).toFixed(2)}× compressed` : null;
   const made = [
     tile(isStore(one) ? "Size" : "File size", pair(bytes(whole), index.two && bytes(sizeOf(index.two))), index.two ? difference(sizeOf(index.two) - whole) : compressed ?? `${count(whole)} bytes`),
-    tile("Tensors", pair(count(one.names.length), index.two && count(index.two.names.length)), `${one.files.length > 1 ? `in ${one.files.length} files; ` : ""}checksums: ${checksums(one)}`),
+    tile("Tensors", pair(count(one.names.length), index.two && count(index.two.names.length)), `${one.files.length > 1 ? `in ${one.files.length} files; ` : ""}checksums: ${[...new Set([one, index.two ?? one].map(checksums))].join(" → ")}`),
     tile("Elements", pair(large(elements), index.two && large(elementsOf(index.two))), index.two && elementsOf(index.two) !== elements ? difference(elementsOf(index.two) - elements, "") : elements < 1e4 ? null : count(elements)),
   ];
   if (index.two) {

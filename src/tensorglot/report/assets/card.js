@@ -17,6 +17,7 @@ function cardHead(index, i) {
     ["raw", "joined"].includes(index.encoding(i)) ? null : fact("encoding", show(index.encoding(i))),
     index.layout(i) === "dense" ? null : fact("layout", show(index.layout(i))),
     index.checksum(i) === null && checkedElsewhere(index.one) ? null : fact("checksum", index.checksum(i) === null ? "none" : show(index.checksum(i))),
+    index.two ? el("span", { className: "soft" }, i < index.one.names.length ? "in the first file" : "in the second file") : null,
   );
   return el("div", { className: "panel" }, el("h2", { className: "name" }, named(name, 4000)), facts);
 }

@@ -24,7 +24,7 @@ class Cbor {
     this.need(1);
     const first = this.data[this.at++], low = first & 31;
     if (low < 24) return [first >> 5, low, low];
-    if (low === 31) return [first >> 5, low, -1];
+    if (low === 31 && first >> 5 > 1 && first >> 5 < 6) return [first >> 5, low, -1];
     if (low > 27) throw new Error("invalid CBOR in the index");
     const size = 1 << (low - 24);
     this.need(size);
@@ -56,7 +56,7 @@ class Cbor {
       case 4: return this.array(number, depth);
       case 5: return this.map(number, depth);
       case 6: return this.item(depth + 1);
-      default: return low === 20 ? false : low === 21 ? true : low < 25 || low === 31 ? null : { float: number };
+      default: return low === 20 ? false : low === 21 ? true : low < 25 ? null : { float: number };
     }
   }
 

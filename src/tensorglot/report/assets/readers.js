@@ -230,12 +230,12 @@ async function readZtensor01(file, slice) {
   if (!Array.isArray(index)) throw new Error("the index is not an array");
   const entries = index.map((fields) => {
     expectMap(fields, "an entry of the index");
-    const name = fields.get("name"), dtype = fields.get("dtype");
-    if (typeof name !== "string" || typeof dtype !== "string") throw new Error("an entry of the index has no name or no dtype");
+    const [name, dtype, encoding] = ["name", "dtype", "encoding"].map((key) => fields.get(key));
+    if (![name, dtype, encoding].every((text) => typeof text === "string")) throw new Error("an entry of the index has no name, no dtype or no encoding");
     const shape = shapeOf(fields.get("shape"), name), begin = size(fields.get("offset"), "an offset"), stored = size(fields.get("size"), "a size");
     if (![undefined, "little", "big"].includes(fields.get("data_endianness"))) throw new Error(`data_endianness of '${show(name, 80)}' must be little or big`);
     if (begin % 64) throw new Error(`the offset of '${show(name, 80)}' is not a multiple of 64`);
-    const encoding = fields.get("encoding"), whole = BITS[dtype] && encoding !== "raw" ? nbytesOf(dtype, shape) : stored;
+    const whole = BITS[dtype] && encoding !== "raw" ? nbytesOf(dtype, shape) : stored;
     if (BITS[dtype] && encoding === "raw" && stored !== nbytesOf(dtype, shape)) throw new Error(`the size of '${show(name, 80)}' does not match its type and shape`);
     return { name, dtype, shape, fields, parts: [{ begin, end: begin + stored, nbytes: whole, encoding, checksum: fields.get("checksum") }] };
   });
