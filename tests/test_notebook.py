@@ -60,6 +60,21 @@ def test_every_value_has_a_table(tmp_path: Path) -> None:
     assert "closed" in archive._repr_html_()
 
 
+def test_a_conversion_has_a_row_for_each_loss(tmp_path: Path) -> None:
+    tensors = {"<w>": np.ones(2), "a": ["text"], "b": [[1], [2, 3]]}
+    report = tg.convert(tg.dumps(tensors, format="ztensor"), tmp_path / "x.bt", on_loss="drop")
+    text = report._repr_html_()
+    assert "<b>Conversion(bintensors@0, 1 tensor, 16 B converted, 3 losses)</b>" in text
+    assert [re.findall(r">([^<]*)</td>", row)[:2] for row in text.split("</tr>")[1:-1]] == [
+        [loss.kind, loss.tensor or ""] for loss in report.losses
+    ]
+    assert "<b>Conversion(bintensors@0, 1 tensor, 16 B converted)</b>" in (
+        tg.convert({"w": np.ones(2)}, tmp_path / "x.bt")._repr_html_()
+    )
+    planned = tg.convert(tg.dumps(tensors, format="ztensor"), tmp_path / "x.bt", dry_run=True)
+    assert planned._repr_html_().startswith("<div><p><b>2 problems</b>")
+
+
 def test_an_identity_has_a_row_for_each_tensor() -> None:
     identity = tg.identify({"<w>": np.ones(2), "": np.zeros(3)})
     text = identity._repr_html_()

@@ -17,6 +17,7 @@ from tensorglot.errors import escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.tensor import TYPE_ATTRIBUTE, Tensor
 from tensorglot.operations._cells import bars, number
+from tensorglot.operations.convert import Conversion
 from tensorglot.operations.diff import Diff
 from tensorglot.operations.identify import Identity
 from tensorglot.operations.stats import Stats
@@ -130,12 +131,20 @@ def _diff(found: Diff) -> str:
 
 
 def _report(report: Report) -> str:
-    title = repr(report).partition(":")[0] if report.ok else plural(len(report.problems), "problem")
+    title = repr(report) if report.ok else plural(len(report.problems), "problem")
     rows = (
         (problem.rule, "" if problem.tensor is None else _name(problem.tensor), problem.message)
         for problem in report.problems
     )
     return table(title, ("rule", "tensor", "problem"), rows, len(report.problems))
+
+
+def _conversion(report: Conversion) -> str:
+    if not report.losses or not report.ok:
+        return _report(report)
+    title = repr(report).partition(":")[0] + ")"
+    rows = ((loss.kind, "" if loss.tensor is None else _name(loss.tensor), loss.message) for loss in report.losses)
+    return table(title, ("loss", "tensor", "why"), rows, len(report.losses))
 
 
 def _stats(stats: Stats) -> str:
@@ -167,6 +176,7 @@ _RENDERERS: tuple[tuple[type, Any], ...] = (
     (Tensor, _tensor),
     (Diff, _diff),
     (Stats, _stats),
+    (Conversion, _conversion),
     (Report, _report),
     (Identity, _identity),
 )
