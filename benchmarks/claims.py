@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.growth import LIMIT
 
-__all__ = ["Claim", "claims", "main", "median_ratio", "number", "of_row"]
+__all__ = ["Claim", "Disagreement", "claims", "disagreements", "main", "median_ratio", "number", "of_row"]
 
 STORE_GBPS = {"commit": 0.6, "checkout": 1.2, "apply": 2.0}
 STORE_SCENARIOS = ("2 % changed", "2 % random bits")
@@ -48,6 +48,18 @@ class Claim:
     def __str__(self) -> str:
         bound = "at least" if self.at_least else "at most"
         return f"{self.case}: {number(self.value)} {self.what}, goal {bound} {number(self.goal)}"
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """A goal that one run meets and another misses."""
+
+    one: Claim
+    two: Claim
+
+    def __str__(self) -> str:
+        values = [f"{number(run.value)} ({'met' if run.met else 'missed'})" for run in (self.one, self.two)]
+        return f"{self.one.case}: {' and '.join(values)} {self.one.what}, goal {number(self.one.goal)}"
 
 
 def number(value: float) -> str:
@@ -97,20 +109,24 @@ def claims(results: dict[str, Any]) -> Iterator[Claim]:
         yield from of_growth(axis, curves)
 
 
+def disagreements(one: dict[str, Any], two: dict[str, Any]) -> tuple[int, list[Disagreement]]:
+    """How many goals two runs have in common, and those that only one of them meets."""
+    others = {(claim.case, claim.what): claim for claim in claims(two)}
+    pairs = [Disagreement(claim, others[key]) for claim in claims(one) if (key := (claim.case, claim.what)) in others]
+    return len(pairs), [pair for pair in pairs if pair.one.met != pair.two.met]
+
+
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks compare", description=__doc__)
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN.json")
     options = parser.parse_args(arguments)
-    one, two = (
-        {(claim.case, claim.what): claim for claim in claims(json.loads(path.read_text()))} for path in options.runs
-    )
-    both = one.keys() & two.keys()
-    for key in (key for key in [*one, *two] if key not in both):
-        print(f"in one of the runs only: {key[0]}, {key[1]}")
-    differing = [key for key in one if key in both and one[key].met != two[key].met]
-    for key in differing:
-        first, second = (f"{number(run[key].value)} ({'met' if run[key].met else 'missed'})" for run in (one, two))
-        print(f"{key[0]}: {first} and {second} {key[1]}, goal {number(one[key].goal)}")
-    print(f"{len(both)} goals in both runs, {len(differing)} of them met in one and missed in the other")
+    one, two = (json.loads(path.read_text()) for path in options.runs)
+    single = {(claim.case, claim.what) for claim in claims(one)} ^ {(claim.case, claim.what) for claim in claims(two)}
+    for case, what in sorted(single):
+        print(f"in one of the runs only: {case}, {what}")
+    count, differing = disagreements(one, two)
+    for pair in differing:
+        print(pair)
+    print(f"{count} goals in both runs, {len(differing)} of them met in one and missed in the other")
     if differing:
         raise SystemExit(1)

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import svg
-from benchmarks.claims import claims, median_ratio, number
+from benchmarks.claims import STORE_GBPS, UNITS, claims, disagreements, median_ratio, number
 from benchmarks.growth import LIMIT
 from benchmarks.reasons import reason
 
@@ -71,20 +71,27 @@ def spread(quickest: float, middle: float) -> str:
     return number(quickest) if abs(middle / quickest - 1) < 0.01 else f"{number(quickest)}, {number(middle)}"
 
 
-def ratio(row: dict[str, Any], peer: str) -> str:
+def unsure(results: dict[str, Any]) -> set[tuple[str, str]]:
+    """Case and unit of each goal that only one of this run and the repeated one meets."""
+    _, differing = disagreements(results, results.get("repeated", {"rows": []}))
+    return {(pair.one.case, pair.one.what) for pair in differing}
+
+
+def ratio(row: dict[str, Any], peer: str, doubtful: bool) -> str:
+    """A ratio and its goal, with a question mark if the medians or the repeated run say otherwise of the goal."""
     value, middle, goal = row["times_faster"][peer], median_ratio(row, peer), row["goals"].get(peer)
     text = spread(value, middle)
     if goal is None:
         return text
-    unsteady = "?" * ((value >= goal) != (middle >= goal))
-    return f"{text if value >= goal else f'**{text}**'} ({goal:.3g}{unsteady})"
+    mark = "?" * (doubtful or (value >= goal) != (middle >= goal))
+    return f"{text if value >= goal else f'**{text}**'} ({goal:.3g}{mark})"
 
 
-def figure(value: float, limit: float | None, text: str) -> str:
+def figure(value: float, limit: float | None, text: str, doubtful: bool) -> str:
     """A figure of ours, and the most that it may be."""
     if limit is None:
         return text
-    return f"{text if value <= limit else f'**{text}**'} ({number(limit)})"
+    return f"{text if value <= limit else f'**{text}**'} ({number(limit)}{'?' * doubtful})"
 
 
 def table(results: dict[str, Any], name: str) -> str:
@@ -95,20 +102,27 @@ def table(results: dict[str, Any], name: str) -> str:
     counted = list(dict.fromkeys(key for row in rows for key in row["counted"]))
     columns = [*peers, *counted, "memory, MB"]
     out = [f"| | ours, ms | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
+    doubtful = unsure(results)
+
+    def limited(row: dict[str, Any], key: str, value: float, text: str) -> str:
+        scale, unit = UNITS.get(key, (1, key))
+        limit = row["limits"].get(key)
+        most = None if limit is None else limit / scale
+        return figure(value / scale, most, text, (row["case"], unit) in doubtful)
+
     for row in rows:
-        ours, limits = next(iter(row["ms"])), row["limits"]
-        samples = spread(row["ms"][ours], median(row["samples"][ours]))
-        cells = [figure(row["ms"][ours], limits.get("ms"), samples)]
-        cells += [ratio(row, peer) if peer in row["times_faster"] else "" for peer in peers]
-        cells += [
-            figure(row["counted"][key], limits.get(key), number(row["counted"][key])) if key in row["counted"] else ""
-            for key in counted
-        ]
-        extra = row["extra_nbytes"][ours] / 1e6
-        most = limits.get("extra_nbytes")
-        cells.append(figure(extra, None if most is None else most / 1e6, f"{extra:.0f}"))
+        ours, case = next(iter(row["ms"])), row["case"]
+        ms, extra_nbytes = row["ms"][ours], row["extra_nbytes"][ours]
+        cells = [limited(row, "ms", ms, spread(ms, median(row["samples"][ours])))]
+        for peer in peers:
+            compared = peer in row["times_faster"]
+            cells.append(ratio(row, peer, (case, f"× {peer}") in doubtful) if compared else "")
+        for key in counted:
+            value = row["counted"].get(key)
+            cells.append("" if value is None else limited(row, key, value, number(value)))
+        cells.append(limited(row, "extra_nbytes", extra_nbytes, f"{extra_nbytes / 1e6:.0f}"))
         mark = f" {BUSY}" if busy(row, results["environment"]["cpus"]) else ""
-        out.append(f"| {row['case']}{mark} | {' | '.join(cells)} |")
+        out.append(f"| {case}{mark} | {' | '.join(cells)} |")
     for entry in skipped:
         out.append(f"| {entry['case']} | not measured: {entry['reason']} |" + " |" * len(columns))
     return "\n".join(out) if rows or skipped else NOT_MEASURED
@@ -136,6 +150,20 @@ def faster_peers(results: dict[str, Any]) -> list[tuple[float, str, str]]:
     )
 
 
+def repeated(results: dict[str, Any], _: str) -> str:
+    """When every row was measured again, and on which goals the two runs disagree."""
+    found = results.get("repeated")
+    if not found:
+        return NOT_MEASURED
+    times = sorted(row["when"] for row in found["rows"])
+    count, differing = disagreements(results, found)
+    text = (
+        f"Measured again: {len(times)} rows, from {times[0]} to {times[-1]} UTC. Of {count} goals that both runs "
+        f"have, {len(differing)} are met in one and missed in the other; in the tables they have a question mark."
+    )
+    return "\n".join([text, "", *(f"- {pair}" for pair in differing)]).rstrip()
+
+
 def slower(results: dict[str, Any], _: str) -> str:
     lines = [
         f"- {case}: {number(value)} × {peer}. {reason(results, case, peer) or ''}".rstrip()
@@ -144,37 +172,28 @@ def slower(results: dict[str, Any], _: str) -> str:
     return "\n".join(lines) or "None."
 
 
-STORE_GOALS_GBPS = {"commit": 0.6, "checkout": 1.2, "apply": 2.0}
-
-
-def _store_speed(row: dict[str, Any], verb: str) -> str:
-    """In GB/s; bold below its goal."""
-    value = row.get(f"{verb}_gbps")
-    if value is None:
-        return ""
-    shown = f"{value:.2f}" if value >= STORE_GOALS_GBPS[verb] else f"**{value:.2f}**"
-    return f"{shown} ({row[f'{verb}_times']:.1f} ×)"
-
-
 def store(results: dict[str, Any], _: str) -> str:
     found = results.get("store")
     if not found:
         return NOT_MEASURED
     out = [
         f"Of {found.get('weights', 'random weights')}; speeds in GB/s (goals: "
-        f"{', '.join(f'{verb} {goal:g}' for verb, goal in STORE_GOALS_GBPS.items())}), and in brackets "
+        f"{', '.join(f'{verb} {goal:g}' for verb, goal in STORE_GBPS.items())}), and in brackets "
         "the processor time as a multiple of BLAKE3's over the same bytes. Bold is what misses its goal.",
         "",
         "| | changed | a successor | the largest | goal | as a delta file | commit | checkout | apply |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
+    doubtful = unsure(results)
     for row in found["scenarios"]:
-        goal = "" if row["goal"] is None else f"{row['goal']:.2%}"
+        case = f"W7 {row['scenario']}"
+        mark = "?" * ((case, "% of the checkpoint") in doubtful)
+        goal = "" if row["goal"] is None else f"{row['goal']:.2%}{mark}"
         shares = [
             f"**{row[key]:.2%}**" if row["goal"] is not None and row[key] > row["goal"] else f"{row[key]:.2%}"
             for key in ("successor", "most")
         ]
-        speeds = [_store_speed(row, verb) for verb in STORE_GOALS_GBPS]
+        speeds = [_store_speed(row, verb, (case, f"GB/s, {verb}") in doubtful) for verb in STORE_GBPS]
         delta = f"{row['delta']:.2%}" if "delta" in row else ""
         changed = f"{row['changed']:.2%}"
         out.append(f"| {' | '.join([row['scenario'], changed, *shares, goal, delta, *speeds])} |")
@@ -186,6 +205,15 @@ def store(results: dict[str, Any], _: str) -> str:
     if found["missing"]:
         out += ["", f"Not installed, and left out: {', '.join(found['missing'])}."]
     return "\n".join(out)
+
+
+def _store_speed(row: dict[str, Any], verb: str, doubtful: bool) -> str:
+    """In GB/s; bold below its goal, with a question mark if the repeated run says otherwise."""
+    value = row.get(f"{verb}_gbps")
+    if value is None:
+        return ""
+    shown = f"{value:.2f}" if value >= STORE_GBPS[verb] else f"**{value:.2f}**"
+    return f"{shown}{'?' * doubtful} ({row[f'{verb}_times']:.1f} ×)"
 
 
 def growth(results: dict[str, Any], axis: str) -> str:
@@ -243,6 +271,7 @@ KINDS = {
     "table": table,
     "picture": picture,
     "missed": missed,
+    "repeated": repeated,
     "slower": slower,
     "store": store,
     "growth": growth,
@@ -298,6 +327,7 @@ def publish(arguments: list[str]) -> None:
     """Takes over what the last runs found; a section that was not measured again stays as it is."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks publish", description=publish.__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--repeated", type=Path, metavar="RUN.json", help="a run of the same cases hours later")
     options = parser.parse_args(arguments)
     target = DOCS / "performance.json"
     results = json.loads(target.read_text())
@@ -306,5 +336,8 @@ def publish(arguments: list[str]) -> None:
             results |= json.loads((options.results / name).read_text())
     if (options.results / "programs.json").exists():
         results["programs"] |= json.loads((options.results / "programs.json").read_text())["programs"]
+    if options.repeated:
+        again = json.loads(options.repeated.read_text())
+        results["repeated"] = {section: again[section] for section in ("rows", "store") if section in again}
     target.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
     main([])

@@ -110,9 +110,29 @@ def test_the_page_says_what_was_missed_and_what_is_faster(module) -> None:
 
 def test_a_ratio_is_given_by_the_quickest_and_by_the_medians(module) -> None:
     ratio = module("report").ratio
-    assert ratio(row(safetensors=3.5), "safetensors") == "**3.5, 1.75** (4)"
-    assert ratio(row(safetensors=5.0), "safetensors") == "5, 2.5 (4?)"
-    assert ratio(row(pickle=3.0), "pickle") == "3, 1.5"
+    assert ratio(row(safetensors=3.5), "safetensors", False) == "**3.5, 1.75** (4)"
+    assert ratio(row(safetensors=5.0), "safetensors", False) == "5, 2.5 (4?)"
+    assert ratio(row(safetensors=9.0), "safetensors", True) == "9, 4.5 (4?)"
+    assert ratio(row(pickle=3.0), "pickle", False) == "3, 1.5"
+
+
+def test_goals_that_a_second_run_judges_otherwise_are_marked_and_listed(module) -> None:
+    again = {"rows": [{**row(safetensors=3.9), "extra_nbytes": {"tensorglot": 3_000_000, "safetensors": 0}}]}
+    scenario = {
+        "scenario": "2 % changed", "changed": 0.02, "successor": 0.01, "most": 0.012, "goal": 0.016,
+        **{f"{verb}_{unit}": 2.0 for verb in ("commit", "checkout", "apply") for unit in ("gbps", "times")},
+    }  # fmt: skip
+    stored = {"tools": [{"nbytes": 1, "sizes": [], "tool": "", "seconds": 1}], "missing": []}
+    found = {
+        **results(safetensors=8.5), "store": {**stored, "scenarios": [scenario]},
+        "repeated": {**again, "store": {**stored, "scenarios": [{**scenario, "commit_gbps": 0.5, "most": 0.02}]}},
+    }  # fmt: skip
+    page = module("report").generate(found)["performance.md"]
+    assert "Measured again: 1 rows" in page
+    assert "Of 7 goals that both runs have, 4 are met in one" in page
+    assert "- W9 load <&>: 8.5 (met) and 3.9 (missed) × safetensors, goal 4" in page
+    for cell in ("| 8.5, 4.25 (4?) |", "| **5** (4?) |", "| 1.60%? |", "| 2.00? (2.0 ×) | 2.00 (2.0 ×) |", "| 3 (3) |"):
+        assert cell in page
 
 
 def test_the_page_gives_the_range_of_commits_times_and_loads(module) -> None:
