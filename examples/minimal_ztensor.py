@@ -3,7 +3,7 @@
     0.1 = "ZTEN0001", blobs, CBOR array of entries, u64 its size
     2   = 89 "ZT2" 0D 0A 1A 0A, blobs, CBOR map, footer: u64 its offset, u64 its size, …
 
-Compressed tensors are left out: they need zstd.
+Compressed tensors are left out, since they need zstd, and in version 2 float8, float4 and complex ones.
 """
 
 import sys
