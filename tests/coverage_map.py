@@ -3,17 +3,18 @@
 `python tests/coverage_map.py [PATTERN]... [--interpreted] [--seconds=60] [--jobs=N]`
 
 Each test file runs by itself under coverage.py, which notes for every line and branch the test
-function that reached it. The result goes to build/coverage, a JSON file for each test file:
-`tests/mutants.py` takes from it what has to run for a mutant, `tests/branches.py` what no
-test reaches. As many run at a time as there are processors, unless --jobs says otherwise. A file
-whose result is newer than itself is not run again; what it says of a module that has changed since
-is not used.
+function that reached it, with its fixtures and in all threads. The result goes to build/coverage,
+a JSON file for each test file: `tests/mutants.py` takes from it what has to run for a mutant,
+`tests/branches.py` what no test reaches. As many run at a time as there are processors, unless
+--jobs says otherwise. A file whose result is newer than itself is not run again. Of a module that
+has changed since, what it says of unchanged functions is used.
 
 Kernels are seen interpreted only: `--interpreted` makes a map for them alone.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -51,7 +52,6 @@ in order when it is interrupted."""
 _SETTINGS = """\
 [run]
 branch = true
-dynamic_context = test_function
 source = {measured}
 parallel = true
 patch = fork, _exit
@@ -75,18 +75,58 @@ def load(kind: str = "compiled") -> Map:
     for path in sorted((FOLDER / kind).glob("*.json")):
         content = json.loads(path.read_text("utf-8"))
         found.seconds |= content["seconds"]
-        for module in [module for module, digest in content["digests"].items() if digest == _digest(module)]:
+        for module, digest in content["digests"].items():
+            now = _lines_now(module, digest)
             for line, contexts in content["lines"][module].items():
-                found.lines[module][int(line)].update(contexts)
-            found.arcs[module].update((begin, end) for begin, end in content["arcs"][module])
+                if int(line) in now:
+                    found.lines[module][now[int(line)]].update(contexts)
+            found.arcs[module].update(
+                (now[begin], now[end]) for begin, end in content["arcs"][module] if begin in now and end in now
+            )
     return found
 
 
 @cache
-def _digest(module: str) -> str:
-    """The digest of a module: the lines of another version of it mean nothing."""
-    path = SOURCE / module
-    return sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+def _lines_now(module: str, digest: str) -> dict[int, int]:
+    """The numbers that the lines of a measured version of a module have now; none for what has changed.
+
+    With those that coverage.py gives to the ends of functions: -1 times their first line.
+    """
+    path, measured = SOURCE / module, FOLDER / "sources" / digest
+    if not path.exists() or not measured.exists():
+        return {}
+    old, new = measured.read_text("utf-8"), path.read_text("utf-8")
+    if old == new:
+        pairs = [(line, line) for line in range(1, old.count("\n") + 2)]
+    else:
+        functions = dict(_functions(new))
+        pairs = [
+            (begin + i, functions[text] + i)
+            for text, begin in _functions(old)
+            if text in functions
+            for i in range(text.count("\n") + 1)
+        ]
+    return dict(pairs) | {-before: -after for before, after in pairs}
+
+
+def _functions(text: str) -> Iterator[tuple[str, int]]:
+    """The functions of a module and of its classes: the text of each, and its first line."""
+    lines, nodes = text.splitlines(), list(ast.parse(text).body)
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef):
+            begin = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            yield "\n".join(lines[begin - 1 : node.end_lineno]), begin
+        elif isinstance(node, ast.ClassDef | ast.If):
+            nodes += node.body
+
+
+def _keep_source(module: str) -> str:
+    """Keeps the text of a module, of which line numbers speak, and returns its name."""
+    text = (SOURCE / module).read_bytes()
+    target = FOLDER / "sources" / sha256(text).hexdigest()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(text)
+    return target.name
 
 
 def test_files(patterns: list[str]) -> list[Path]:
@@ -158,29 +198,25 @@ def _reached(paths: Iterable[Path]) -> dict[str, Any]:
     arcs: dict[str, list[tuple[int, int]]] = {}
     for file in data.measured_files():
         module = Path(file).relative_to(SOURCE).as_posix()
-        lines[module] = {
-            line: sorted(map(_node, contexts)) for line, contexts in data.contexts_by_lineno(file).items() if line > 0
-        }
+        lines[module] = {line: sorted(contexts) for line, contexts in data.contexts_by_lineno(file).items() if line > 0}
         arcs[module] = data.arcs(file) or []
-    return {"lines": lines, "arcs": arcs, "digests": {module: _digest(module) for module in lines}}
-
-
-def _node(context: str) -> str:
-    """`test_cid.TestX.test_y` as an argument of pytest."""
-    if not context.startswith("test_"):
-        return ""
-    module, _, rest = context.partition(".")
-    return f"tests/{module}.py::{rest.replace('.', '::')}"
+    return {"lines": lines, "arcs": arcs, "digests": {module: _keep_source(module) for module in lines}}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """This module is also a plugin of pytest: the processor time of each test function, all of its cases."""
+    """This module is also a plugin of pytest: it tells coverage.py which test function runs, and measures its time."""
+    from coverage import Coverage
+
+    node = item.nodeid.partition("[")[0]
+    coverage = Coverage.current()
+    if coverage is not None and node not in _seconds:
+        coverage.switch_context(node)
     start = os.times()[:4]
     try:
         return (yield)
     finally:
-        _seconds[item.nodeid.partition("[")[0]] += sum(os.times()[:4]) - sum(start)  # with programs that it has run
+        _seconds[node] += sum(os.times()[:4]) - sum(start)  # with programs that it has run
 
 
 def pytest_sessionfinish() -> None:

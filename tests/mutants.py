@@ -97,6 +97,8 @@ class Mutant:
     line: int
     end: int
     """The last line that is certainly executed with it."""
+    at_import: bool
+    """Outside of functions: whichever test imports the module first executes it."""
     what: str
     source: str
 
@@ -161,6 +163,7 @@ def pick(path: Path, count: int, r: random.Random) -> list[Mutant]:
     """Some mutants of a module."""
     text, module = path.read_text("utf-8"), path.relative_to(SOURCE).as_posix()
     tree = ast.parse(text)
+    bodies = [(f.body[0].lineno, f.end_lineno or 0) for f in ast.walk(tree) if isinstance(f, ast.FunctionDef)]
     every = [(place, at) for place in _places(tree) for at in range(len(list(changes(place[3]))))]
     every = [(place, at) for place, at in every if hasattr(place[3], "lineno")]
     found = []
@@ -173,7 +176,8 @@ def pick(path: Path, count: int, r: random.Random) -> list[Mutant]:
         if not {said, f"{said}  in  {text.splitlines()[line - 1].strip()}"} & EQUIVALENT.keys():
             _put(parent, name, position, changed)
             end = line if isinstance(node, ast.If) else end
-            found.append(Mutant(module, line, end, what, ast.unparse(ast.fix_missing_locations(tree))))
+            at_import = not any(first <= line <= last for first, last in bodies)
+            found.append(Mutant(module, line, end, at_import, what, ast.unparse(ast.fix_missing_locations(tree))))
             _put(parent, name, position, node)
     return found
 
@@ -212,7 +216,7 @@ def tests_for(mutant: Mutant, measured: Map) -> list[str]:
     """The tests that execute its line, the quickest first; of a line that an import executes, those of the module."""
     lines = measured.lines[mutant.module]
     nodes = {node for line in range(mutant.line, mutant.end + 1) for node in lines[line]} - {""}
-    if not nodes:
+    if mutant.at_import or not nodes:
         nodes = {node for contexts in lines.values() for node in contexts} - {""}
     return sorted(nodes, key=lambda node: measured.seconds.get(node, UNKNOWN_SECONDS))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import random
 from pathlib import Path
@@ -51,8 +50,11 @@ def test_a_mutant_gets_the_tests_of_its_line_the_quickest_first() -> None:
     measured.lines["m.py"][3] |= {"slow", "quick", ""}
     measured.lines["m.py"][9] |= {"elsewhere"}
     measured.seconds |= {"slow": 5.0, "quick": 0.1, "elsewhere": 0.0}
-    assert mutants.tests_for(Mutant("m.py", 3, 3, "", ""), measured) == ["quick", "slow"]
-    assert mutants.tests_for(Mutant("m.py", 5, 5, "", ""), measured) == ["elsewhere", "quick", "slow"], "of the module"
+    assert mutants.tests_for(Mutant("m.py", 3, 3, False, "", ""), measured) == ["quick", "slow"]
+    assert mutants.tests_for(Mutant("m.py", 5, 5, False, "", ""), measured) == ["elsewhere", "quick", "slow"], (
+        "of the module"
+    )
+    assert mutants.tests_for(Mutant("m.py", 3, 3, True, "", ""), measured) == ["elsewhere", "quick", "slow"], "imports"
     assert [tests for tests, _ in batches(["quick", "slow"], measured.seconds)] == [["quick"], ["slow"]]
 
 
@@ -65,18 +67,57 @@ def test_the_figures_of_the_last_run_add_up() -> None:
     assert isinstance(found["seed"], int)
 
 
-def test_what_was_measured_of_another_version_of_a_module_is_not_used(
+VERSIONS = ("""\
+LIMIT = 3
+
+class Index:
+    def take(self):
+        return self.rows[:LIMIT]
+
+    def drop(self):
+        return 1
+""", """\
+'''A docstring.'''
+LIMIT = 4
+
+class Index:
+    def drop(self):
+        return 2
+
+    def take(self):
+        return self.rows[:LIMIT]
+""")  # fmt: skip
+
+
+def test_what_was_measured_of_an_earlier_version_is_used_for_functions_that_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = hashlib.sha256((SOURCE / "limits.py").read_bytes()).hexdigest()
+    sources, results = tmp_path / "build" / "sources", tmp_path / "build" / "compiled"
+    sources.mkdir(parents=True)
+    results.mkdir()
+    for name, text in zip(("old", "new"), VERSIONS, strict=True):
+        (sources / name).write_text(text)
+    (tmp_path / "same.py").write_text(VERSIONS[0])
+    (tmp_path / "changed.py").write_text(VERSIONS[1])
+    lines = {"1": ["import"], "5": ["test_take"], "8": ["test_drop"]}
+    arcs = [[-4, 5], [5, -4], [-7, 8], [1, 3]]
+    modules = ("same.py", "changed.py", "gone.py", "of_unknown_version.py")
     content = {
-        "seconds": {"t": 1.0},
-        "lines": {"limits.py": {"3": ["t"]}, "errors.py": {"3": ["t"]}},
-        "arcs": {"limits.py": [[1, 2]], "errors.py": [[1, 2]]},
-        "digests": {"limits.py": now, "errors.py": now},
+        "seconds": {"test_take": 1.0},
+        "lines": dict.fromkeys(modules, lines),
+        "arcs": dict.fromkeys(modules, arcs),
+        "digests": dict.fromkeys(modules, "old") | {"of_unknown_version.py": "other"},
     }
-    (tmp_path / "compiled").mkdir()
-    (tmp_path / "compiled" / "test_x.json").write_text(json.dumps(content))
-    monkeypatch.setattr(coverage_map, "FOLDER", tmp_path)
+    (results / "test_x.json").write_text(json.dumps(content))
+    (tmp_path / "of_unknown_version.py").write_text(VERSIONS[0])
+    monkeypatch.setattr(coverage_map, "FOLDER", tmp_path / "build")
+    monkeypatch.setattr(coverage_map, "SOURCE", tmp_path)
     found = coverage_map.load()
-    assert (dict(found.lines), dict(found.arcs)) == ({"limits.py": {3: {"t"}}}, {"limits.py": {(1, 2)}})
+    assert found.lines == {
+        "same.py": {1: {"import"}, 5: {"test_take"}, 8: {"test_drop"}},
+        "changed.py": {9: {"test_take"}},
+    }
+    assert {name: sorted(arcs) for name, arcs in found.arcs.items() if arcs} == {
+        "same.py": sorted(map(tuple, arcs)),
+        "changed.py": [(-8, 9), (9, -8)],
+    }
