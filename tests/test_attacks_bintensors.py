@@ -377,9 +377,6 @@ def test_a_limit_is_a_number_that_can_be_one(name: str, bound: Any) -> None:
         limits = tg.Limits(**{name: None})
         assert (limits.tensors_or(7), limits.header_or(8)) == (7, 8)
         return
-    if name == "header_nbytes" and bound is None:
-        assert tg.Limits(header_nbytes=None).header_or(7) == 7
-        return
     with pytest.raises(tg.InputError) as caught:
         tg.Limits(**{name: bound})
     assert caught.value.rule == "limits.number"

@@ -225,7 +225,7 @@ def test_every_prefix_is_refused(text):
     data = bytes(dynd.pack("x") if text == "array[Any]" else dynd.serialize(value, text))
     assert dynd.deserialize(data, text).serialize() == data
     for size in range(len(data)):
-        with pytest.raises(FormatError):
+        with pytest.raises(FormatError, match=r"rule dynd\.(truncated|count)"):
             dynd.deserialize(data[:size], text)
         with pytest.raises(TruncatedError):
             dynd.load(io.BytesIO(data[:size]), text)
@@ -233,5 +233,5 @@ def test_every_prefix_is_refused(text):
 
 def test_what_is_not_bytes():
     for data in (3, "abc", None, [1]):
-        with pytest.raises(tg.InputError):
+        with pytest.raises(tg.InputError, match=r"rule dynd\.data"):
             dynd.deserialize(data, "int8")

@@ -1009,13 +1009,9 @@ def test_a_folder_that_is_a_link_is_refused(folder: str, root: Path, tmp_path: P
         lambda: Store(root).collect(0),
         lambda: Store(root).tag("v1", "main"),
     ]
-    refused = 0
     for use in uses:
-        with contextlib.suppress(tg.FormatError):
+        with pytest.raises(tg.FormatError, match=r"rule store\.folder"):
             use()
-            continue
-        refused += 1
-    assert refused
     assert [path.name for path in outside.iterdir()] == ["precious"]
 
 
@@ -1081,6 +1077,6 @@ def test_a_delta_with_a_false_base_is_not_read(name: str, rule: str, root: Path)
     with pytest.raises(tg.FormatError) as caught:
         tg.load(f"store://{root}#main")
     assert caught.value.rule == rule
-    with pytest.raises(tg.FormatError):
+    with pytest.raises(tg.FormatError, match=f"rule {rule}"):
         Store(root).push(_made(root.parent / "other"))
     assert Store(root.parent / "other").refs() == {}

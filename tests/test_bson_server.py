@@ -97,7 +97,7 @@ class TestWriteAndRead:
     def test_ids_of_the_documents(self, collection: Any) -> None:
         documents = [{"_id": i * 10} for i in range(30)]
         assert write_matrix(collection, self.MATRIX, "v", documents=documents) == [i * 10 for i in range(30)]
-        with pytest.raises(tg.InputError):
+        with pytest.raises(tg.InputError, match=r"rule bson\.ids"):
             write_matrix(collection, self.MATRIX, "v", ids=range(30), documents=documents)
 
     @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ class TestWriteAndRead:
     def test_missing(self, collection: Any) -> None:
         write_matrix(collection, self.MATRIX, "v", range(30))
         collection.insert_one({"_id": 99})
-        with pytest.raises(tg.FormatError):
+        with pytest.raises(tg.FormatError, match=r"rule bson\.field\.missing"):
             read_matrix(collection, "v")
         assert read_matrix(collection, "v", on_missing="skip").shape == (30, 4)
         seen: list[tuple[int, int]] = []

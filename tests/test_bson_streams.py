@@ -129,7 +129,7 @@ def test_rows_of_other_sizes_in_a_later_batch(tmp_path: Path) -> None:
     pa, parquet = needs("pyarrow"), needs("pyarrow.parquet")
     rows = [[1.0, 2.0]] * 200 + [[1.0, 2.0, 3.0]]
     parquet.write_table(pa.table({"v": pa.array(rows, pa.list_(pa.float32()))}), tmp_path / "a.parquet")
-    with pytest.raises(tg.InputError):
+    with pytest.raises(tg.InputError, match=r"rule bson\.vector\.row"):
         transfer(tmp_path / "a.parquet", tmp_path / "b.zt")
     assert not (tmp_path / "b.zt").exists()
 

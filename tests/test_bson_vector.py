@@ -125,7 +125,7 @@ class TestIgnoredBits:
 
     @pytest.mark.parametrize("call", [lambda: encode([1], "packed_bit", 0, "drop"), lambda: decode(b"\x10\0", "drop")])
     def test_unknown_choice(self, call: Callable[[], object]) -> None:
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match=r"rule bson\.ignored_bits"):
             call()
 
 
@@ -256,7 +256,7 @@ def test_numbers_at_the_edge_of_float32() -> None:
         -math.inf,
         largest,
     ]
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule bson\.vector\.range"):
         encode([largest + half_a_step * 1.1], "float32")
 
 
@@ -266,7 +266,7 @@ def test_bits_are_most_significant_first() -> None:
     assert vector.bits().tolist() == [True, False, False, False, False, False, False, True, True]
     assert vector.bits().dtype == np.bool_
     assert vector.count == 9
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule bson\.vector\.bits"):
         Vector([1.0]).bits()
 
 
@@ -363,9 +363,9 @@ def test_a_binary_of_another_subtype() -> None:
     class Other(bytes):
         subtype = 0
 
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule bson\.vector\.subtype"):
         decode(Other(b"\x03\x00a"))
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule bson\.input"):
         decode("text")
 
 
@@ -414,9 +414,9 @@ class TestExtendedJson:
 
     @pytest.mark.parametrize("text", ["AwB/Bw", "A-B_", "ä", "AwB/Bw==="])
     def test_bad_base64(self, text: str) -> None:
-        with pytest.raises(FormatError):
+        with pytest.raises(FormatError, match=r"rule extjson\.base64"):
             vectors.from_extjson({"$binary": {"base64": text, "subType": "09"}})
 
     def test_only_vectors(self) -> None:
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match=r"rule extjson\.value"):
             json.dumps({"x": object()}, default=vectors.to_extjson)

@@ -199,7 +199,7 @@ class TestScan:
             scan([(0, wire.view(data))])
         assert (caught.value.rule, caught.value.offset) == ("bson.key.duplicate", data.rindex(PAYLOAD))
         dotted = document(vector("a.b", PAYLOAD), element(3, "a", document(vector("b", PAYLOAD))))
-        with pytest.raises(FormatError):
+        with pytest.raises(FormatError, match=r"rule bson\.key\.duplicate"):
             scan([(0, wire.view(dotted))])
 
     def test_a_key_that_is_not_text(self) -> None:
@@ -322,7 +322,7 @@ class TestDocuments:
     def test_a_cycle(self) -> None:
         cycle: dict[str, Any] = {}
         cycle["x"] = cycle
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match=r"rule bson\.depth"):
             encode_document(cycle)
 
     @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ class TestNumbers:
         assert (caught.value.rule, caught.value.offset) == ("bson.array.number", 15)
         for kind, value in ((0x0A, b""), (8, b"\0"), (3, document())):
             raw = wire.view(array(element(kind, "0", value)))
-            with pytest.raises(FormatError):
+            with pytest.raises(FormatError, match=r"rule bson\.array\.number"):
                 wire.numbers(raw, 0, len(raw))
         short_keys = wire.view(array(*(element(0x10, "", bytes(4)) for _ in range(50))))
         assert wire.numbers(short_keys, 0, len(short_keys))[0].tolist() == [0] * 50

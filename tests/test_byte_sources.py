@@ -183,8 +183,8 @@ def test_targets_that_take_bytes_in_odd_ways() -> None:
         tg.save(Odd(write=lambda data: 0), tensors, format="safetensors")
     with pytest.raises(tg.InputError, match="binary mode"):
         tg.save(Odd(write=fails(ValueError("closed"))), tensors, format="safetensors")
-    for target in (object(), io.StringIO()):
-        with pytest.raises(tg.InputError):
+    for target, rule in ((object(), "sink.target"), (io.StringIO(), "sink.stream")):
+        with pytest.raises(tg.InputError, match=f"rule {rule}"):
             tg.save(target, tensors, format="safetensors")  # type: ignore[arg-type]
 
 

@@ -225,7 +225,7 @@ def test_depth_is_counted_from_the_root(profile: Profile) -> None:
             assert caught.value.rule == "cbor.depth"
     nested: list[object] = []
     nested.append(nested)
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule cbor\.depth"):
         encode(nested, profile)
 
 
@@ -234,7 +234,7 @@ def test_deep_nesting_is_refused_cheaply(opening: bytes) -> None:
     data = opening * 100_000
 
     def refused() -> None:
-        with pytest.raises(TensorglotError):
+        with pytest.raises(TensorglotError, match=r"rule cbor\.depth"):
             decode(data, LENIENT)
 
     assert allocated_nbytes(refused) < 1 << 20

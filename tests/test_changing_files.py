@@ -211,7 +211,7 @@ def test_a_sidecar_is_not_left_wrong(tmp_path: Path) -> None:
     with pytest.raises(tg.UnsupportedError) as caught:
         tg.edit(path, drop=["a"])
     assert caught.value.rule == "edit.sidecar"
-    with pytest.raises(tg.UnsupportedError), tg.Writer(path, append=True) as out:
+    with pytest.raises(tg.UnsupportedError, match=r"rule edit\.sidecar"), tg.Writer(path, append=True) as out:
         out.add("new", np.ones(1))
     assert tg.verify(path).ok
 

@@ -60,7 +60,7 @@ def test_text_that_is_not_a_checksum_is_refused(text: str) -> None:
 def test_an_algorithm_that_we_do_not_know_is_kept_and_not_computed() -> None:
     assert parse("md5:whatever").digest is None
     assert parse("crc32c:0xABC").digest == b"\0\0\x0a\xbc"
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule checksum\.algorithm"):
         hasher("md5")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import random
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -150,11 +149,7 @@ def test_quantized_tensors_of_the_corpus_become_their_real_values(tmp_path: Path
     corpus = Path(__file__).parent / "corpus" / "ztensor-2"
     found = 0
     for path in sorted(corpus.glob("*.zt")):
-        try:
-            archive: Any = tg.open(path)
-        except tg.TensorglotError:
-            continue
-        with archive:
+        with tg.open(path) as archive:
             names = [name for name in archive if archive[name].layout in (MX, "zt.quant_group/1")]
             for name in names:
                 found += 1

@@ -131,7 +131,7 @@ class TestStaging:
         first = store.commit("main", {"w": np.ones(3)})
         with pytest.raises(tg.InputError, match="both staged and given"):
             store.commit("main", {"w": np.ones(3)}, staged=store.stage({"w": np.ones(3)}))
-        with pytest.raises(tg.TensorglotError):
+        with pytest.raises(tg.TensorglotError, match=r"rule store\.tensor"):
             store.commit("main", {}, staged={"w": first.cid})  # a commit is not a tensor
         assert len(store.log("main")) == 1
 

@@ -162,7 +162,7 @@ def test_refusals(item):
 
 def test_depth_has_a_bound():
     for item in (b"\x81" * 100_000, b"\xa1\x61a" * 100_000, b"\xd8\x28\x82" * 100_000):
-        with pytest.raises(FormatError):
+        with pytest.raises(FormatError, match=r"rule cbor\.depth"):
             dynd.from_cbor(item)
     deep = b"\x81" * 40 + b"\xf6"
     with pytest.raises(LimitError):
@@ -227,18 +227,19 @@ def test_dag_nodes():
         dynd.from_cbor(bytes.fromhex(CAS["array_node_hex"]), profile="dag", store={})
     assert caught.value.rule == "dynd.merkle.store"
     whole = dynd.to_cbor(values, profile="dag")
-    for wrong in (
-        whole.replace(b"dynd\x01", b"dynd\x02"),
-        whole.replace(b"dynd\x01", b"dynd\xf5"),
-        whole.replace(b"size\x0c", b"size\x0b"),
-        whole.replace(b"int32", b"int16"),
-        whole.replace(b"\xa4", b"\xa5") + b"\x61z\0",
-        whole.replace(b"data", b"dato"),
-        b"\x80",
+    for wrong, rule in (
+        (whole.replace(b"dynd\x01", b"dynd\x02"), "dynd.cbor.node"),
+        (whole.replace(b"dynd\x01", b"dynd\xf5"), "dynd.cbor.node"),
+        (whole.replace(b"size\x0c", b"size\x0b"), "dynd.cbor.node"),
+        (whole.replace(b"int32", b"int16"), "dynd.trailing"),
+        (whole.replace(b"\xa4", b"\xa5") + b"\x64zero\0", "dynd.cbor.node"),
+        (whole.replace(b"data", b"dato"), "dynd.cbor.node"),
+        (b"\x80", "dynd.cbor.node"),
     ):
         assert wrong != whole
-        with pytest.raises(FormatError):
+        with pytest.raises(FormatError) as caught:
             dynd.from_cbor(wrong, profile="dag")
+        assert caught.value.rule == rule, wrong
     with pytest.raises(FormatError) as caught:
         dynd.from_cbor(whole, "3 * int16", profile="dag")
     assert caught.value.rule == "dynd.cbor.type"

@@ -417,9 +417,9 @@ def test_what_a_field_holds_is_checked_when_it_is_read():
 
 
 def test_what_a_file_cannot_say():
-    with pytest.raises(UnsupportedError):
+    with pytest.raises(UnsupportedError, match=r"rule save\.metadata"):
         tg.dumps({"a": np.int8(0)}, format="dynd", metadata={"a": "b"})
-    with pytest.raises(UnsupportedError):
+    with pytest.raises(UnsupportedError, match=r"rule save\.attributes"):
         tg.dumps({"a": np.int8(0)}, format="dynd", attributes={"a": {"b": 1}})
 
 

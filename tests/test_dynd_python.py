@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tensorglot import dynd
-from tensorglot.errors import InputError, UnsupportedError
+from tensorglot.errors import InputError
 from tensorglot.model.types import algebra as T
 
 Pair = namedtuple("Pair", "a b")
@@ -71,7 +71,7 @@ def test_types(value, text):
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_values_without_a_type(value):
-    with pytest.raises((InputError, UnsupportedError)):
+    with pytest.raises(InputError, match=r"rule dynd\.(infer|range)"):
         dynd.typeof(value)
 
 
@@ -186,7 +186,7 @@ def test_a_tensor_given_as_another_type():
     assert dynd.serialize(tensor, "var * int8").hex() == "03010203"
     ragged = dynd.array([[1], []], "2 * var * int64")
     assert dynd.array(ragged, "var * var * int8").serialize().hex() == "02010100"
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule dynd\.length"):
         dynd.serialize(tensor, "2 * int64")
 
 
@@ -201,7 +201,7 @@ def test_deep_values_need_no_recursion():
     lists = 1
     for _ in range(3000):
         lists = [lists]
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule dynd\.value"):
         dynd.serialize(lists, "var * int8")
     assert str(dynd.typeof(lists)).startswith("1 * 1 * 1")
     for verb in (dynd.pack, dynd.to_cbor, lambda value: dynd.array(value).cid()):

@@ -391,7 +391,7 @@ def test_json_without_a_type() -> None:
     assert str(dynd.from_json('[{"a": 1}, {"a": null}]').type) == "2 * {a: ?int64}"
     assert dynd.from_json(dynd.to_json([[1], [2, 3]])).tolist() == [[1], [2, 3]]
     for text in ("[1,", "", b"\xff", 5):
-        with pytest.raises(tg.InputError):
+        with pytest.raises(tg.InputError, match=r"rule dynd\.json"):
             dynd.from_json(text)  # type: ignore[arg-type]
 
 

@@ -219,7 +219,7 @@ def test_values_that_numpy_cannot_represent():
     for text, value in (("time['us']", dt.time(1)), ("decimal[5, 2]", Decimal(1)), ("map[int8, int8]", {}),
                         ("datetime['us', tz='UTC']", dt.datetime(2020, 1, 1, tzinfo=UTC)),
                         ("datetime['us']", -(2**63))):  # fmt: skip
-        with pytest.raises(UnsupportedError):
+        with pytest.raises(UnsupportedError, match=r"rule dynd\.numpy"):
             dynd.array([value], f"1 * {text}").numpy()
 
 
@@ -263,7 +263,7 @@ def test_arrow_other_forms():
     assert str(dynd.typeof(pa.array([Decimal("1.5")], pa.decimal256(20, 3)))) == "1 * decimal[20, 3]"
     unsorted = pa.array([[("b", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))
     assert dynd.array(unsorted).tolist() == [[("a", 2), ("b", 1)]]
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule dynd\.map"):
         dynd.array(pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())))
     assert dynd.serialize(pa.array([1], pa.timestamp("s")), "1 * datetime['ms']") == little(1000, 8)
     assert dynd.array(pa.scalar(5, pa.timestamp("ns"))).tolist() == np.datetime64(5, "ns")
@@ -273,9 +273,9 @@ def test_arrow_other_forms():
                         (pa.array([90_000], pa.time32("s")), "1 * time['s']")):  # fmt: skip
         with pytest.raises(InputError):
             dynd.serialize(array, text)
-    with pytest.raises(UnsupportedError):
+    with pytest.raises(UnsupportedError, match=r"rule dynd\.arrow"):
         dynd.array([[(None, 1)]], "1 * map[?int8, int8]").arrow()
-    with pytest.raises(UnsupportedError):
+    with pytest.raises(UnsupportedError, match=r"rule dynd\.arrow"):
         dynd.typeof(pa.array([Decimal(1)], pa.decimal256(50, 0)))
 
 
@@ -291,7 +291,7 @@ def test_awkward_has_datetimes_and_durations():
     assert dynd.array(ak.Array(np.zeros((2, 3), "M8[s]"))).tolist() == [[dt.datetime(1970, 1, 1)] * 3] * 2
     assert dynd.array(np.array([5], "m8[s]")).awkward().to_list() == [dt.timedelta(seconds=5)]
     for text, value in (("time['us']", dt.time(1)), ("decimal[5, 2]", Decimal(1)), ("map[int8, int8]", {})):
-        with pytest.raises(UnsupportedError):
+        with pytest.raises(UnsupportedError, match=r"rule dynd\.(numpy|awkward)"):
             dynd.array([value], f"1 * {text}").awkward()
 
 
@@ -307,7 +307,7 @@ JSON = {
 
 @pytest.mark.parametrize(("text", "value"), [(text, value) for text, values in JSON.items() for value in values])
 def test_json_of_another_form_is_refused(text, value):
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule dynd\.(value|range)"):
         from_json(json.dumps(value), dynd.parse(text))
 
 
@@ -339,14 +339,14 @@ def test_they_live_in_files(tmp_path, format):
 def test_columns_of_a_file_are_checked(tmp_path):
     """Keys in another order, and a time beyond the day, as columns of a container that knows nothing of them."""
     cases = [
-        ("map[int8, int8]", {1: 1, 2: 2}, "content.0.data", np.array([2, 1], np.int8)),
-        ("var * time['s']", [dt.time(1)], "content.data", np.array([90_000])),
+        ("map[int8, int8]", {1: 1, 2: 2}, "content.0.data", np.array([2, 1], np.int8), "dynd.map"),
+        ("var * time['s']", [dt.time(1)], "content.data", np.array([90_000]), "dynd.time"),
     ]
-    for text, value, part, other in cases:
+    for text, value, part, other, rule in cases:
         tensor = dynd.array(value, text)
         parts = {**tensor.parts, part: dynd.array(other).parts["data"]}
         tg.save(tmp_path / "x.zt", {"t": tg.Tensor("t", parts, "nested", tensor.type, {"dynd": str(tensor.type)})})
-        with tg.open(tmp_path / "x.zt") as archive, pytest.raises(tg.FormatError):
+        with tg.open(tmp_path / "x.zt") as archive, pytest.raises(tg.FormatError, match=f"rule {rule}"):
             archive["t"].tolist()
 
 
@@ -363,5 +363,6 @@ def test_the_text_of_every_time_is_read_again(type: str) -> None:
     for count in (2**63 - 1, -(2**63) + 1, 55_662_776_156_160_000, 0):
         value = dynd.deserialize(count.to_bytes(8, "little", signed=True), type)
         assert dynd.from_json(dynd.to_json(value), type).cid() == value.cid()
-    with pytest.raises(tg.InputError):
-        dynd.from_json('"999999999999-01-01T00:00:00"', type)
+    beyond = "PT9223372036854775808S" if type.startswith("timedelta") else "999999999999-01-01T00:00:00"
+    with pytest.raises(tg.InputError, match=r"rule dynd\.range"):
+        dynd.from_json(json.dumps(beyond), type)

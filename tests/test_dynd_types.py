@@ -162,7 +162,7 @@ def test_refusals(text):
 
 
 def test_an_open_list_ends_there():
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule dynd\.type\.syntax"):
         dynd.parse("(..., x: T) -> T")
 
 
@@ -212,7 +212,7 @@ def test_any_text_is_parsed_or_refused(text):
 
 @pytest.mark.parametrize("text", [None, 3, b"int8", ["int8"], dynd.parse("int8")])
 def test_a_type_must_be_parsed_from_a_str(text):
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule dynd\.type\.text"):
         dynd.parse(text)
 
 
@@ -514,5 +514,5 @@ def test_deep_values_go_nowhere_that_does_not_take_them(case):
         assert caught.value.rule in ("dynd.type.length", "dynd.type.depth", "dynd.type.rank")
     for library, call in (("awkward", tensor.awkward), ("pyarrow", tensor.arrow)):
         needs(library)
-        with pytest.raises(UnsupportedError):
+        with pytest.raises(UnsupportedError, match=f"rule dynd.{library.removeprefix('py')}"):
             call()

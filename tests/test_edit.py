@@ -302,7 +302,7 @@ def test_a_tensor_with_the_name_of_the_metadata_entry_of_ztensor_01(value: Any, 
     tg.edit(path, {"step": "1"}, drop=[name])
     with tg.open(path) as archive:
         assert (list(archive), archive.metadata) == (["b"], {"step": "1"})
-    with pytest.raises(tg.UnsupportedError):
+    with pytest.raises(tg.UnsupportedError, match=r"rule ztensor\.write\.name"):
         tg.edit(path, add={name: np.ones(2)})
     assert list(tg.load(path)) == ["b"]
 

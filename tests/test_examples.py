@@ -70,7 +70,7 @@ def test_bintensors(path: Path) -> None:
     try:
         metadata, arrays = example("minimal_bintensors").read(path)
     except ValueError:
-        with pytest.raises((tg.LimitError, tg.UnsupportedError)):
+        with pytest.raises((tg.LimitError, tg.UnsupportedError), match=r"rule bintensors\.limit\.rank"):
             tg.load(path)
         return
     with tg.open(path, limits=tg.Limits(rank=300)) as archive:

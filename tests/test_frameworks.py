@@ -599,10 +599,10 @@ class TestModules:
     def test_only_modules(self, torch: Any, tmp_path: Path) -> None:
         from tensorglot.torch import load_model, save_model
 
-        with pytest.raises(tg.InputError):
+        with pytest.raises(tg.InputError, match=r"rule torch\.module"):
             save_model({"w": torch.zeros(1)}, tmp_path / "m.bt")
         tg.save(tmp_path / "m.bt", {})
-        with pytest.raises(tg.InputError):
+        with pytest.raises(tg.InputError, match=r"rule torch\.module"):
             load_model({}, tmp_path / "m.bt")
 
 

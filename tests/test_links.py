@@ -337,11 +337,11 @@ def test_what_is_linked_many_times_is_stored_once():
 
 def test_a_link_in_its_own_value_is_refused():
     link = dynd.Link(f"var * merkle[{LISTS}]")
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule dynd\.value"):
         link.set([link])
     link = dynd.Link.to(1)
     link_type = link.type
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule dynd\.value"):
         link.set([link])
     assert link.type == link_type
 
@@ -475,7 +475,7 @@ def test_an_empty_link_may_have_a_symbolic_type():
     assert link.state == "empty"
     link.set(dynd.array([1], "var * int8"))
     assert str(link.type) == "var * int8"
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=r"rule dynd\.symbolic"):
         dynd.Link("Any", block_cid(b""))
 
 
@@ -684,12 +684,12 @@ def test_much_data_made_of_few_chunks_is_still_data():
 def test_values_that_are_not_a_store(store):
     link = dynd.Link.to(1)
     cid = link.freeze()
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=f"rule dynd.merkle.{'state' if store is None else 'store'}"):
         dynd.Link("int64", cid).load(store)
     if store is not None:
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match=r"rule dynd\.merkle\.store"):
             link.freeze(store)
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match=r"rule dynd\.merkle\.store"):
             dynd.to_cbor(1, profile="dag", store=store)
 
 

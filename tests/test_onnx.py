@@ -128,7 +128,7 @@ class TestPackage:
             needs("scipy")
             assert archive["rows"].scipy().toarray().tolist() == dense
             assert archive["flat"].scipy().toarray().tolist() == dense
-            with pytest.raises(tg.UnsupportedError):
+            with pytest.raises(tg.UnsupportedError, match=r"rule dtype\.known"):
                 archive["words"].numpy()
         assert tg.verify(path, deep=True).ok
         report = tg.convert(path, tmp_path / "m.zt", on_loss="drop")
@@ -474,5 +474,5 @@ def test_values_that_are_said_to_be_in_the_model() -> None:
 
 @pytest.mark.parametrize("end", [b"\x80", b"\x80\x80", b"\xff" * 9])
 def test_a_tensor_that_ends_within_a_key(end: bytes) -> None:
-    with pytest.raises(tg.FormatError):
+    with pytest.raises(tg.FormatError, match=r"rule onnx\.end"):
         tg.loads(model(X + end), format="onnx")

@@ -121,7 +121,7 @@ def test_any_cut_leaves_the_old_contents_or_the_new_ones(
         path.write_bytes(data)
         with tg.open(path) as archive:
             assert "ztensor.footer.zeros" in [note.rule for note in archive.notes]
-        with pytest.raises(tg.FormatError):
+        with pytest.raises(tg.FormatError, match=r"rule ztensor\.footer\.magic"):
             tg.open(path, strict=True)
         assert not tg.edit(path, {"again": 1}, in_place=True).in_place, "the next edit copies"
         assert contents(path) == before | {"metadata": {"k": "v", "again": 1}}

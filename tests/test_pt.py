@@ -281,7 +281,7 @@ class TestHandmade:
     def test_an_unused_storage_is_noted(self) -> None:
         data = zipped(held(view()), {**DATA, "7": b"hidden"})
         assert [note.rule for note in tg.open(data).notes] == ["pt.storage.unused"]
-        with pytest.raises(tg.FormatError):
+        with pytest.raises(tg.FormatError, match=r"rule pt\.storage\.unused"):
             tg.open(data, strict=True)
 
 
@@ -843,7 +843,7 @@ def test_mutants_raise_only_our_errors(file: str) -> None:
 
 
 def test_it_is_not_written() -> None:
-    with pytest.raises(tg.InputError):
+    with pytest.raises(tg.InputError, match=r"rule format\.write"):
         tg.dumps({}, format="pt")
 
 

@@ -315,7 +315,7 @@ def test_no_descriptor_is_left_open(folder: Path) -> None:
     for _ in range(20):
         for backend in ("pread", "mmap"):
             tg.load(folder / "x.bt", backend=cast("Any", backend))
-            with pytest.raises(tg.FormatError):
+            with pytest.raises(tg.FormatError, match=r"rule bintensors\.header\.length"):
                 tg.open(folder / "bad.bt", backend=cast("Any", backend))
     assert open_below(folder) == []
 
@@ -337,7 +337,7 @@ def test_an_archive_travels_as_its_name(folder: Path) -> None:
             with pytest.raises(tg.InputError) as caught:
                 pickle.dumps(tg.open(cast("Any", stream)))
             assert caught.value.rule == "archive.pickle"
-    with pytest.raises(tg.InputError):
+    with pytest.raises(tg.InputError, match=r"rule archive\.pickle"):
         pickle.dumps(tg.open(memoryview(data)))
 
 

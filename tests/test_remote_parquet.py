@@ -69,7 +69,7 @@ def test_errors_of_a_server_are_not_those_of_the_file(way: str, error: type[Exce
         tg.dynd.from_parquet(f"{site.url}/none.parquet")
     site.ways.clear()
     site.files["/v.parquet"] = site.files["/v.parquet"][:-1] + b"x"
-    with pytest.raises(tg.FormatError):
+    with pytest.raises(tg.FormatError, match=r"rule parquet\.file"):
         tg.dynd.from_parquet(url)
 
 

@@ -62,11 +62,11 @@ def test_an_error_that_is_not_of_the_server_stays_what_it_is() -> None:
 
 def test_an_empty_object(s3_server: Seaweed) -> None:
     needs("obstore").put(s3_server.client(), "uploads/empty.bt", b"")
-    with pytest.raises(tg.FormatError):
+    with pytest.raises(tg.FormatError, match=r"rule bintensors\.header\.length"):
         tg.open("s3://tests/uploads/empty.bt", storage_options=s3_server.options)
     with stub_s3(ways={("GET", "model.bt"): answer_with(416)}) as (endpoint, objects):
         objects["model.bt"] = b""
-        with pytest.raises(tg.FormatError):
+        with pytest.raises(tg.FormatError, match=r"rule bintensors\.header\.length"):
             tg.open("s3://bucket/model.bt", storage_options={**OPTIONS, "endpoint": endpoint})
 
 

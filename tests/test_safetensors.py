@@ -75,7 +75,7 @@ class TestRoundTrip:
         assert (caught.value.rule, caught.value.tensor) == ("safetensors.write.dtype", "x")
 
     def test_reserved_name(self) -> None:
-        with pytest.raises(tg.UnsupportedError):
+        with pytest.raises(tg.UnsupportedError, match=r"rule safetensors\.write\.name"):
             tg.dumps({"__metadata__": np.zeros(1)}, format="safetensors")
 
     def test_files_and_backends(self, tmp_path: Path) -> None:

@@ -107,8 +107,9 @@ def test_an_index_that_numpy_refuses_is_refused(index: Any, shape: tuple[int, ..
         assert isinstance(caught.value, tg.TensorglotError)
         assert caught.value.tensor == "x"
     except (TypeError, ValueError):
-        with pytest.raises(tg.TensorglotError):
+        with pytest.raises(tg.TensorglotError) as refused:
             tensor[index]
+        assert (refused.value.rule or "").startswith("index.")
     else:
         assert_same(tensor[index], expected)
 

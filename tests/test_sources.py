@@ -125,7 +125,7 @@ def test_values_are_merged_with_files(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [["model.zt"], ("model.zt",), "model.zt", Path("model.zt"), None, 3], ids=repr)
 def test_loads_opens_no_file(data: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(path.parent)
-    with pytest.raises(tg.InputError):
+    with pytest.raises(tg.InputError, match=r"rule (loads\.data|source\.kind)"):
         tg.loads(data)
 
 

@@ -225,7 +225,7 @@ class TestManyWriters:
                 lambda: opened.collect(),
                 lambda: local.push("s3://bucket/store", storage_options=ignoring),
             ):
-                with pytest.raises(tg.UnsupportedError):
+                with pytest.raises(tg.UnsupportedError, match=r"rule store\.conditions"):
                     change()
             assert {key for key in objects if "/refs/" in key} == {key for key in complete if "/refs/" in key}
             assert objects["store/refs/main"] == complete["store/refs/main"]
@@ -458,5 +458,5 @@ def test_damage_is_found(store: Store, url: str, options: dict[str, Any], s3_ser
     needs("obstore").put(s3_server.client(), pack, b"")
     assert not Store(url, options).check().ok
     needs("obstore").put(s3_server.client(), url.removeprefix("s3://tests/") + "/refs/main", bytes(2 << 20))
-    with pytest.raises(tg.FormatError):
+    with pytest.raises(tg.FormatError, match=r"rule store\.object"):
         Store(url, options).checkout("main")

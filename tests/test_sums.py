@@ -169,7 +169,7 @@ def test_a_file_that_is_replaced_can_be_read(verb: str, path: Path) -> None:
 
 def test_a_failed_save_leaves_the_sidecar(path: Path) -> None:
     tg.verify(path, sums="write")
-    with pytest.raises(tg.UnsupportedError):
+    with pytest.raises(tg.UnsupportedError, match=r"rule save\.layout"):
         tg.save(path, {"w": [[1], [2, 3]]})
     assert tg.verify(path).checksums > 0
 
@@ -262,9 +262,9 @@ def test_convert_writes_checksums_to_a_sidecar(tmp_path: Path) -> None:
 
 
 def test_sources_of_several_files_have_no_sidecar(path: Path) -> None:
-    with pytest.raises(tg.InputError):
+    with pytest.raises(tg.InputError, match=r"rule verify\.sums"):
         tg.verify(path.read_bytes(), sums="write")
-    with pytest.raises(tg.InputError):
+    with pytest.raises(tg.InputError, match=r"rule sums\.source"):
         tg.convert(path, io.BytesIO(), format="bintensors", sums=True)
 
 

@@ -69,7 +69,7 @@ def test_a_file_that_is_replaced_and_being_written_when_it_is_read_has_changed(p
     with pytest.raises(tg.InputError) as caught:
         read(replaced=True)
     assert caught.value.rule == "source.changed"
-    with pytest.raises(tg.FormatError):
+    with pytest.raises(tg.FormatError, match=r"rule ztensor\.index\.size"):
         read(replaced=False)
 
 
@@ -317,7 +317,7 @@ def test_a_split_into_a_directory_that_others_write_to_meanwhile(path: Path, tmp
 
 def test_two_splits_into_one_directory(path: Path, tmp_path: Path) -> None:
     target = tmp_path / "shards"
-    with pytest.raises(tg.InputError):
+    with pytest.raises(tg.InputError, match=r"rule split\.target"):
         tg.split(path, target, progress=lambda done, total: target.exists() or (tg.split(path, target) and None))
     assert tg.verify(target, deep=True).ok
     assert names(tmp_path) == ["folder", "shards"]

@@ -182,7 +182,7 @@ def test_nothing_is_allocated_for_what_cannot_be_decoded(index: Any) -> None:
             with pytest.raises(tg.UnsupportedError) as caught:
                 held[index]
             assert caught.value.rule == "encoding.known"
-            with pytest.raises(tg.UnsupportedError):
+            with pytest.raises(tg.UnsupportedError, match=r"rule encoding\.known"):
                 held.numpy()
 
     assert allocated_nbytes(refused) < 8 * MB

@@ -258,7 +258,7 @@ def test_a_writer_refuses_options_before_any_tensor_is_written(tmp_path: Path, a
         assert caught.value.rule == "edit.in_place"
     with tg.Writer(path, append=append) as out:
         for choice in ({"compression": "gzip"}, {"checksum": "md5"}, {"compression": {"v": "zstd"}}):
-            with pytest.raises(tg.TensorglotError):
+            with pytest.raises(tg.TensorglotError, match=f"rule save.{next(iter(choice))}"):
                 out.add("v", np.ones(2), **choice)
         out.add("v", np.zeros(2))
     assert tg.load(path)["v"].tolist() == [0, 0]
