@@ -65,7 +65,7 @@ def test_every_change_in_every_format(spec: Any, format: str, compression: str |
             stream.write(np.ones((4, 2), np.float32))
     expected |= {"d": np.arange(3), "e": np.ones((4, 2), np.float32)}
     check(path, expected)
-    done = tg.edit(path, replace={"c": new}, drop=["d", "none"], add={"f": new})
+    done = tg.edit(path, replace={"c": new}, drop=["d", "none"], add={"f": new.copy()})
     expected = {"b": new, "c": new, "e": expected["e"], "f": new}
     check(path, expected)
     with tg.open(path) as archive:

@@ -67,7 +67,7 @@ def test_usage_errors_suggest(folder: Path, line: str, message: str) -> None:
         ("dynd encode mixed.json", 2, "mixed.json: cannot infer one type from int, str; pass --type TYPE"),
         ("dynd encode dicts.json", 2, "dicts.json: dicts in one list must have the same keys"),
         ("dynd decode mixed.json", 3, "mixed.json: "),
-        ("vectors inspect model.bt", 3, "error: model.bt: "),
+        ("vectors inspect model.bt", 4, "error: model.bt: the file has no BSON documents to inspect"),
         ("convert model.bt sub/folder/x.zt", 5, "error: sub/folder: No such file"),
         ("store init run", 2, "error: run: there is a store already (rule store.create)"),
         ("store log run mian", 2, "error: run: no ref, tag or commit 'mian'; did you mean 'main'?"),

@@ -45,7 +45,8 @@ class Texts(TextColumn):
     def __getitem__(self, index: slice) -> Sequence[str | None]: ...
     def __getitem__(self, index: int | slice) -> str | Sequence[str | None] | None:
         if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+            some = texts_at(self._data, self._positions[index], copy=True)
+            return some[:] if isinstance(some, AlikeTexts) else [some[i] for i in range(len(some))]
         position = int(self._positions[index])
         return Cursor(self._data, pos=position).text("checksum") if position else None
 
