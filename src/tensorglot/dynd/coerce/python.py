@@ -54,26 +54,35 @@ def from_python(value: Any, plan: Plan, boxed: Boxed, unfold: Unfold) -> Value:
         elif node.kind is Kind.BOX and isinstance(node.type, Merkle):
             columns[node.id] = [_link(node.type, item, boxed, unfold) for item in values]
         elif node.kind is Kind.OPTION:
-            if node.temporal is not None:
-                values = [None if is_nat(item) else item for item in values]
-            present = np.fromiter((item is not None for item in values), np.bool_, len(values))
-            columns[node.id] = ranks(present)
-            stack.append((node.child, [item for item in values if item is not None]))
+            present = _present(node, values)
+            columns[node.id] = ranks(np.fromiter((item is not None for item in present), np.bool_, len(present)))
+            stack.append((node.child, [item for item in present if item is not None]))
         elif node.is_text:
             texts = [_text(node.type, item) for item in values]
             columns[node.id] = lists_of_sizes(map(len, texts), len(texts))
             columns[node.child.id] = np.frombuffer(b"".join(texts), np.uint8)
         elif node.kind is Kind.LIST:
-            if isinstance(node.type, Map):
-                values = [list(item.items()) if isinstance(item, Mapping) else item for item in values]
-            _check_sequences(node, values)
-            columns[node.id] = lists_of_sizes(map(len, values), len(values))
-            stack.append((node.child, elements(values)))
+            lists = _lists(node, values)
+            columns[node.id] = lists_of_sizes(map(len, lists), len(lists))
+            stack.append((node.child, elements(lists)))
         elif node.kind is Kind.REPEAT:
             stack.append((node.child, _repeat(node, values)))
         else:
             stack.extend(zip(node.children, _fields(node, values), strict=True))
     return sort_maps(Value(plan, tuple(columns)))
+
+
+def _present(node: Node, values: Values) -> Values:
+    """The values of an option; None for those that are missing."""
+    return values if node.temporal is None else [None if is_nat(item) else item for item in values]
+
+
+def _lists(node: Node, values: Values) -> Values:
+    """The values of a list, each a sequence; of a map, each a sequence of pairs."""
+    if isinstance(node.type, Map):
+        values = [list(item.items()) if isinstance(item, Mapping) else item for item in values]
+    _check_sequences(node, values)
+    return values
 
 
 def _boxes(boxes: list[Value]) -> list[Value]:
