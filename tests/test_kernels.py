@@ -666,6 +666,7 @@ def type_texts(rng: random.Random) -> list[str]:
 
 def type_rows_calls() -> Iterator[Call]:
     rng = random.Random(24)
+    yield "scan", lambda: (b"", np.zeros(1, np.int64), np.zeros(9, np.int64), 1, KERNEL_WORDS, 38, 64, 64)
     for _ in range(4000):
         texts = type_texts(rng)
         data, edges = "".join(texts).encode(), np.cumsum([0, *map(len, texts)], dtype=np.int64)

@@ -127,7 +127,7 @@ class Reader:
         self.most_depth = depth
         self.most_run = rank
         self.most_digits = digits
-        self.capacity = self.count = 0
+        self.at = self.capacity = self.count = 0
 
     def use(self, columns: Any, capacity: cython.Py_ssize_t) -> None:
         """Writes rows to these columns."""
