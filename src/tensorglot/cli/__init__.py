@@ -17,6 +17,7 @@ the table below.
     exits       errors to exit codes
     group       commands of a command
     options     arguments that several commands share
+    shells      completion scripts of bash, zsh and fish
     terminal    tables, colours, bars
 """
 
@@ -98,6 +99,8 @@ class Commands(Group):
         given = sys.argv[1:] if args is None else list(args)
 
         def run() -> int | None:
+            if "_TENSORGLOT_COMPLETE" in os.environ:
+                import_module("tensorglot.cli.shells")
             # The parts of click's own `main`, which would print errors and exit by itself.
             self._main_shell_completion({}, "tensorglot", complete_var)
             with self.make_context("tensorglot", list(given)) as context:

@@ -1,14 +1,11 @@
 """Shell completion: names of tensors in a file, refs of a store, formats, element types.
 
 Called while the user types: nothing is printed, not even an error, and names that a shell
-could not show on one line are left out. Zsh and fish quote what they insert. Bash does not,
-and names come from files that may be hostile: `$(…)` in one would be executed.
+could not show on one line are left out. `shells` makes completions safe to insert.
 """
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Iterable
 
 import click
@@ -41,16 +38,8 @@ def _typed_before(context: click.Context, *names: str) -> str | None:
 
 
 def _offer(names: Iterable[str], typed: str) -> list[str]:
-    """Names of a file that begin with what was typed, safe to insert."""
-    found = _starting((name for name in names if name.isprintable() and not name.isspace() and name), typed)
-    if os.environ.get("_TENSORGLOT_COMPLETE") != "bash_complete":
-        return found
-    quoted = {name: shlex.quote(name) for name in found}
-    try:
-        shlex.split(os.environ["COMP_WORDS"])
-    except ValueError:  # within quotes, where only plain names are safe
-        return [name for name in found if quoted[name] == name]
-    return list(quoted.values())
+    """Names of a file that begin with what was typed."""
+    return _starting((name for name in names if name.isprintable() and not name.isspace() and name), typed)
 
 
 def complete_names(context: click.Context, parameter: click.Parameter, typed: str) -> list[str]:

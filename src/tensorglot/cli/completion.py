@@ -22,11 +22,8 @@ def command(shell: str, as_json: bool) -> None:
       tensorglot completion zsh >> ~/.zshrc
       tensorglot completion fish > ~/.config/fish/completions/tensorglot.fish
     """
-    from click.shell_completion import get_completion_class
-
     from tensorglot.cli import commands
+    from tensorglot.cli.shells import SHELLS
 
-    kind = get_completion_class(shell)
-    assert kind is not None  # noqa: S101
-    script = kind(commands, {}, "tensorglot", "_TENSORGLOT_COMPLETE").source()
+    script = SHELLS[shell](commands, {}, "tensorglot", "_TENSORGLOT_COMPLETE").source()
     print_result({"shell": shell, "script": script}, script, as_json=as_json)

@@ -17,7 +17,9 @@ __all__ = ["command"]
 @click.command
 @click.argument("file", type=PATH, required=False)
 @click.argument("file2", type=PATH, required=False)
-@click.option("-o", "--output", metavar="HTML", required=True, help="The page to write, also at a URL; - is stdout.")
+@click.option(
+    "-o", "--output", type=PATH, metavar="HTML", required=True, help="The page to write, also at a URL; - is stdout."
+)
 @reading_options
 def command(file: str | None, file2: str | None, output: str, format: str | None, as_json: bool) -> None:
     """Write a page with pictures of every tensor, or of what changed.
