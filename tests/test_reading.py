@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import io
+import mmap
 import os
 import pickle
 import threading
@@ -21,6 +22,7 @@ from bounds import allocated_nbytes
 from descriptors import open_below
 from gallery import NAMES, same, tensors
 from tensorglot.errors import Hint
+from tensorglot.operations import _load_rows
 
 
 class Pipe(io.RawIOBase):
@@ -489,3 +491,23 @@ def test_arrays_in_out_whose_elements_overlap_are_refused() -> None:
     assert memory.tolist() == list(range(6))
     empty = tg.dynd.array(np.zeros((0, 3)))
     assert empty.numpy(as_strided(np.zeros(1), (0, 3), (0, 0))).size == 0
+
+
+def test_memory_at_the_ends_of_huge_pages_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of 5.75 MiB may end in a huge page each, a quarter of a MiB too large, if they are few."""
+    advised: list[int] = []
+
+    class Recorded(mmap.mmap):
+        def madvise(self, option: int, start: int = 0, length: int = 0) -> None:
+            advised.append(length)
+
+    tensors = {f"w{i}": np.full(23 << 18, i, np.uint8) for i in range(4)}
+    tg.save(tmp_path / "w.bt", tensors, durable=False)
+    tg.split(tmp_path / "w.bt", tmp_path / "shards", shard_nbytes=12 << 20)
+    monkeypatch.setattr(mmap, "mmap", Recorded)
+    for source in (tmp_path / "w.bt", tmp_path / "shards"):
+        for spare, each in ((1 << 20, 6 << 20), (960 << 10, 4 << 20)):
+            monkeypatch.setattr(_load_rows, "SPARE_NBYTES", spare)
+            advised.clear()
+            assert same(tg.load(source), tensors)
+            assert advised == [each] * 4

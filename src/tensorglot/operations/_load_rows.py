@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tensorglot.arrays import distinct, prefix_sums
 from tensorglot.errors import TruncatedError
-from tensorglot.memory import ALONE_NBYTES, SLAB_NBYTES, allocate
+from tensorglot.memory import ALONE_NBYTES, SLAB_NBYTES, SPARE_NBYTES, allocate
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.index import Index, Placement, place_rows, take_shapes
@@ -89,8 +89,9 @@ def load_rows(
     """
     checks, files = row_checks(archive), archive.by_source(rows)
     if len(files) == 1:
-        return _load(archive.index, files[0][0], rows, out, threads, checks)
-    parts = [_load(archive.index, source, rows[chosen], out, threads, checks) for source, chosen in files]
+        return _load(archive.index, files[0][0], rows, out, threads, checks, SPARE_NBYTES)
+    spare = SPARE_NBYTES // max(1, len(files))
+    parts = [_load(archive.index, source, rows[chosen], out, threads, checks, spare) for source, chosen in files]
     return lambda: {name: array for part in parts for name, array in part().items()}
 
 
@@ -101,6 +102,7 @@ def _load(
     out: Mapping[str, NDArray[Any]],
     threads: int | None,
     checks: RowChecks | None,
+    spare: int,
 ) -> Callable[[], dict[str, NDArray[Any] | Tensor]]:
     given = _arrays_by_row(index, rows, out)
     fresh = rows[[row not in given for row in rows.tolist()]] if given else rows
@@ -108,7 +110,8 @@ def _load(
     begins, ends = index.begins[order], index.ends[order]
     places = place_rows(begins, ends, ALONE_NBYTES, SLAB_NBYTES)
     tails = places.offsets + ends - begins
-    buffers = [allocate(int(tails[b - 1]), int(begins[a])) for a, b in pairwise(places.groups)]
+    each = spare // max(1, len(places.groups) - 1)
+    buffers = [allocate(int(tails[b - 1]), int(begins[a]), each) for a, b in pairwise(places.groups)]
     pieces, scattered = _reads(places, begins, tails, buffers, order, checks)
     for (row, array), begin in zip(given.items(), index.begins[[*given]].tolist(), strict=True):
         memory = as_bytes(array)
