@@ -330,7 +330,7 @@ _SPECS: tuple[Format, ...] = (
         versions=("1.1",),
         writes=("1.1",),
         suffixes=(".bson",),
-        pattern=rb"\x1f\x8b\x08[\0-\x1f].{4}[\0\2\4][\0-\x0d\xff]",  # gzip; the magic alone may be a length
+        pattern=rb"\x1f\x8b\x08[\0-\x1f].{4}[\0\2\4][\0-\x13\xff]",  # gzip; the magic alone may be a length
         notes={"1.1": "a vector for each row; read by mongorestore, bsondump and every driver"},
     ),
     Format(

@@ -17,7 +17,7 @@ from tensorglot.errors import FormatError, LimitError, TruncatedError
 __all__ = ["HEADER_NBYTES", "is_gzip", "reader"]
 
 HEADER_NBYTES: Final = 10
-_HEADER = re.compile(rb"\x1f\x8b\x08[\0-\x1f].{4}[\0\2\4][\0-\x0d\xff]", re.S)
+_HEADER = re.compile(rb"\x1f\x8b\x08[\0-\x1f].{4}[\0\2\4][\0-\x13\xff]", re.S)
 """Magic, method, flags, time, extra flags, system (RFC 1952 §2.3). A BSON document of 35,615 bytes begins with
 the magic alone."""
 _READ_NBYTES = 256 << 10
