@@ -379,6 +379,22 @@ def test_random_archives(tmp_path: Path) -> None:
         assert tg.verify(path).ok
 
 
+def test_progress_of_verify_ends_at_the_total_whatever_is_not_looked_at(tmp_path: Path) -> None:
+    """Tensors without checksums, and of a damaged one its values."""
+    path = tmp_path / "a.zt"
+    tensors = {"none": np.arange(1 << 10), "flags": np.zeros(1 << 10, np.bool_), "damaged": np.ones(1 << 10)}
+    tg.save(path, tensors, checksum={"damaged": "crc32c"}, durable=False)
+    with tg.open(path) as archive, path.open("r+b") as file:
+        file.seek(archive["damaged"].offset or 0)
+        file.write(b"x")
+    for deep in (False, True):
+        seen: list[tuple[int, int]] = []
+        report = tg.verify(path, deep=deep, progress=lambda *now, seen=seen: seen.append(now))  # type: ignore[misc]
+        assert [problem.tensor for problem in report.problems] == ["damaged"]
+        assert seen == sorted(seen)
+        assert seen[-1] == ((1 + deep) * sum(array.nbytes for array in tensors.values()),) * 2
+
+
 @pytest.mark.parametrize("compression", [None, "zstd"])
 def test_progress_of_verify_counts_every_byte_that_is_looked_at(tmp_path: Path, compression: str | None) -> None:
     path = tmp_path / "a.zt"

@@ -57,6 +57,11 @@ class ProgressCounter:
                 self._done += more
                 self._progress(min(self._done + begun, self._total), self._total)
 
+    def finish(self) -> None:
+        """Counts what did not have to be done, or could not be."""
+        if self._done < self._total:
+            self(self._total - self._done)
+
 
 def counted(items: Iterable[T], size: Callable[[T], int], count: ProgressCounter) -> Iterator[T]:
     """Passes items on; each is counted when the next one is requested."""

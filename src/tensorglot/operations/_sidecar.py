@@ -267,7 +267,7 @@ def _text(quoted: bytes, position: int) -> str:
 def check_sidecar(archive: Archive, sums: Sums, advance: Callable[[int], None], tensors: range) -> Iterator[Checked]:
     """Compares the checksums of a sidecar: of some tensors, and, if the first is one of them, of the bytes outside."""
     index = with_sidecar(archive.index, _one_source(archive).size, sums)
-    yield from check_archive(Archive(index.take(np.array(tensors, np.int64)), archive.source), advance)
+    yield from check_archive(Archive(index.take(np.arange(tensors.start, tensors.stop)), archive.source), advance)
     expected = parse(sums.rest)
     if tensors.start == 0 and expected.digest is not None:
         matched = _rest_digest(archive, expected.algorithm) == expected.digest

@@ -178,7 +178,7 @@ def _check_tensors(
     A job for an executor: its arguments and its result can be pickled, and workers report no progress.
     """
     counter = counter or ProgressCounter(None)
-    some = archive.with_index(archive.index.take(np.array(tensors, np.int64)))
+    some = archive.with_index(archive.index.take(np.arange(tensors.start, tensors.stop)))
     stored = int((some.index.ends - some.index.begins).sum())
     checked: list[Checked] = []
     if some.index.checksums is not None or some.index.codecs or some.index.cids is not None:
@@ -195,6 +195,7 @@ def _check_tensors(
     problems += [Problem.of(one.error) for one in checked if one.error is not None]
     if deep:
         problems += _deep_problems(some, {problem.tensor for problem in problems}, counter)
+    counter.finish()
     return problems, checked
 
 
