@@ -246,3 +246,16 @@ def test_array_patterns():
         ("complex[Int]", "complex[float16]", False),
     ]:
         assert dynd.match.matches(dynd.parse(pattern), dynd.parse(text)) == fits, (pattern, text)
+
+
+def test_integers_of_numpy_that_have_no_common_integer_type() -> None:
+    values = [np.int64(1), np.uint64(1 << 63), True]
+    assert dynd.array(values, "3 * uint64").tolist() == [1, 1 << 63, 1]
+
+
+@pytest.mark.parametrize("wrong", [None, 2.5, 2j, "x", b"x", np.timedelta64(1, "s")])
+def test_the_item_that_is_no_integer_is_named(wrong: object) -> None:
+    for item in (1, np.int64(1)):
+        with pytest.raises(InputError) as caught:
+            dynd.array([item, wrong], "2 * int64")
+        assert caught.value.message == f"{wrong!r} is not a valid int64"

@@ -71,7 +71,7 @@ def _numbers(type: Scalar, items: Items) -> NDArray[Any]:
         return _convert(type, given, "b", base)
     if row.kind == "integer":
         # NumPy converts a list with values of both int64 and uint64 to float64, which loses digits.
-        if given.dtype.kind == "f" and not isinstance(items, np.ndarray):
+        if given.dtype.kind not in "biuO" and not isinstance(items, np.ndarray):
             given = np.array(items, object)
         return _integers(type, given, base)
     return _narrow(type, _convert(type, given, "biufO", np.dtype(np.float64)), base)
@@ -118,8 +118,10 @@ def _convert(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> 
 
 
 def _integers(type: Scalar, given: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
-    if given.dtype.kind not in "biuO" or (given.dtype.kind == "O" and not all(isinstance(i, int) for i in given)):
-        raise refuse(type, given.tolist()[0])
+    if given.dtype.kind not in "biu":
+        for item in given.tolist():
+            if not (isinstance(item, bool | np.bool_) or is_integer(item)):
+                raise refuse(type, item)
     _check_range(type, int(given.min()))
     _check_range(type, int(given.max()))
     return given.astype(base)
