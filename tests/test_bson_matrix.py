@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tensorglot as tg
+from bounds import seconds
 from bson_samples import EVERY_KIND, array, document, element, vector
 from peers import needs
 from tensorglot import bson as vectors
@@ -210,6 +211,8 @@ class TestMissing:
         around: dict[str, Any] = {"v": Vector([1.0])}
         around["self"] = around
         assert decode_matrix([around]).tolist() == [[1]]
+        wide = {str(i): {"x": i} for i in range(50_000)} | {"v": Vector([1.0])}
+        assert seconds(lambda: decode_matrix([wide]), 1) < 1
 
     def test_payloads_of_every_kind_of_column(self) -> None:
         pa = needs("pyarrow")

@@ -44,6 +44,19 @@ def given(**options: Any) -> Embeddings:
     return Embeddings(matrix, "v", [f"id {i}" for i in range(ROWS)], FIELDS, **options)
 
 
+@pytest.mark.parametrize("target", [*FILES, "a.npy"])
+def test_progress_ends_at_the_total_of_rows(target: str, tmp_path: Path) -> None:
+    """In one batch and in several."""
+    needs("pyarrow")
+    found = Embeddings(RNG.standard_normal((ROWS, COLUMNS), np.float32), "v")
+    write_embeddings(tmp_path / "from.bson", found)
+    for write in (write_embeddings, lambda place, _, **options: transfer(tmp_path / "from.bson", place, **options)):
+        seen: list[tuple[int, int]] = []
+        write(tmp_path / target, found, progress=lambda *now, seen=seen: seen.append(now))
+        assert seen == sorted(seen)
+        assert seen[-1] == (ROWS, ROWS)
+
+
 CASES: list[tuple[str, str, Any]] = [(source, target, None) for source in FILES for target in FILES]
 CASES += [("a.bson", target, to) for target in FILES for to in ("int8", "packed_bit")]
 

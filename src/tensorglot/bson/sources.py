@@ -141,11 +141,12 @@ def _find_only_key(item: Any) -> str | None:
     if hasattr(item, "raw"):
         paths = wire.path_texts(wire.find_vectors(wire.view(_raw_document(item))).paths)
     elif isinstance(item, Mapping):
-        paths, inner = [], [("", item)]
+        paths, inner, seen = [], [("", item)], {id(item)}  # a document may contain itself
         for prefix, fields in inner:
             paths += [f"{prefix}{name}" for name, value in fields.items() if is_vector(value)]
             for name, value in fields.items():
-                if isinstance(value, Mapping) and not any(value is held for _, held in inner):
+                if isinstance(value, Mapping) and id(value) not in seen:
+                    seen.add(id(value))
                     inner.append((f"{prefix}{name}.", value))
     else:
         return None

@@ -206,6 +206,7 @@ def _write_container(file: Place, survey: Survey, batches: Iterator[Embeddings])
             for name, spool in columns.items():
                 spool.add(first.columns[name])
             save(file, {key: first.matrix, **dict(spool.tensor() for spool in columns.values()), **ranges})
+            next(batches, None)  # progress counts a batch when the next one is requested
             return
         with Writer(file) as out:
             matrix = first.matrix
