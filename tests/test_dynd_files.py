@@ -557,6 +557,33 @@ def test_boxes_of_more_types_than_are_kept() -> None:
             assert archive["a"].nbytes == len(value)
 
 
+HUGE_TYPES = (
+    "({0} * int8, {0} * int8)",
+    "({0} * int8, string, {0} * ?bool)",
+    "{{a: {0} * void, b: {0} * (void, void)}}",
+    "{0} * {0} * int8",
+    "var * ({0} * {{a: void}}, {0} * {0} * void)",
+    "storage[{0} * 2 * string, axis=[1, 0]]",
+)
+
+
+@pytest.mark.parametrize("count", [(1 << 62) - 1, 1 << 62, (1 << 63) - 1])
+@pytest.mark.parametrize("text", HUGE_TYPES)
+def test_sizes_near_64_bits(text: str, count: int) -> None:
+    rows, sizes = (rows := read_types([text.format(count)])), measure(rows)
+    for row in range(len(rows.code)):
+        root = plan_of(rows.type(row)).root
+        assert sizes.nbytes[row] == (VARIABLE if root.nbytes is None else root.nbytes)
+        assert (sizes.least[row], sizes.charge[row]) == (root.least, root.charge)
+
+
+def test_huge_sizes_do_not_cancel_out() -> None:
+    half = 1 << 62
+    text = f"{{a: ({half} * int8, {half} * int8), b: {half} * int8, c: {half} * int8}}"
+    with pytest.raises(tg.TruncatedError):
+        tg.open(sized(text.encode()), format="dynd")
+
+
 def test_values_of_many_types_are_found():
     """With values of a fixed size between them."""
     fields = [(f"f{i}", f"{i} * int8" if i % 5 == 0 else f"{i % 50} * var * bytes[{i}]") for i in range(1, 1300)]

@@ -679,8 +679,10 @@ def type_rows_calls() -> Iterator[Call]:
 
 def type_sizes_calls() -> Iterator[Call]:
     rng = random.Random(25)
-    for _ in range(2000):
-        rows = read_types([str(random_type(rng))])
+    for i in range(2000):
+        text = str(random_type(rng))
+        huge = f"({(1 << 63) - 1} * {text}, {1 << 62} * {text}, 1152921504606846976 * {text})"
+        rows = read_types([huge if i % 4 == 0 else text])
         count = len(rows.code)
         yield "measure", lambda rows=rows, count=count: (
             rows.columns.reshape(-1), count, sizes.KERNEL_WORDS, np.zeros(3 * count, np.int64),

@@ -22,7 +22,7 @@ OBJECTS_PER_BYTE = 64
 """Values without bytes that each byte of data allows, before they count against Limits.void_count."""
 _VARIABLE = cython.declare(cython.longlong, VARIABLE)
 _PER_BYTE = cython.declare(cython.longlong, OBJECTS_PER_BYTE)
-_HUGE = cython.declare(cython.longlong, 1 << 62)  # numbers saturate here, so that the sum of two fits 64 bits
+_HUGE = cython.declare(cython.longlong, 1 << 62)  # numbers saturate here
 _CID_NBYTES = cython.declare(cython.longlong, 36)
 _LINK_NBYTES = cython.declare(cython.longlong, 39)  # a length, a type of two characters such as `()`, a CID
 
@@ -157,5 +157,5 @@ def _product(count: cython.longlong, size: cython.longlong) -> cython.longlong:
 @cython.inline
 @cython.exceptval(check=False)
 def _more(one: cython.longlong, other: cython.longlong) -> cython.longlong:
-    """The sum of two numbers that are at most _HUGE."""
-    return min(one + other, _HUGE)
+    """The sum of two numbers that are at most _HUGE, without overflow in C."""
+    return _HUGE if one > _HUGE - other else one + other
