@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorglot as tg
+from bounds import MB, allocated_nbytes
 from dynd_random import mutant, random_bytes, random_type, sized, varint
 from tensorglot import dynd
 from tensorglot.dynd.codec.inputs import Memory, Stream
@@ -555,6 +556,15 @@ def test_boxes_of_more_types_than_are_kept() -> None:
         with tg.open(data, format="dynd") as archive:
             assert archive["b"].tolist() == "end"
             assert archive["a"].nbytes == len(value)
+
+
+def test_types_of_boxes_take_little_memory() -> None:
+    """Those inside a box, too, while its own type is in use."""
+    text = f"{{}} * void, {', '.join(['?(' * 30 + ')' * 30] * 300)}"
+    boxes = b"".join(sized(f"({text.format(i)})".encode()) + bytes(300) for i in range(40))
+    value = sized(b"var * array[Any]") + varint(40) + boxes
+    data = sized(b"{a: array[Any], b: string}") + value + b"\3end"
+    assert allocated_nbytes(lambda: tg.open(data, format="dynd").close()) < 24 * MB
 
 
 HUGE_TYPES = (

@@ -45,7 +45,7 @@ _BYTES = cython.declare(cython.Py_ssize_t, -1)
 _BOX = cython.declare(cython.Py_ssize_t, -2)
 _HUGE = cython.declare(cython.longlong, 1 << 62)
 _CID_NBYTES = cython.declare(cython.longlong, 36)
-_KEPT = cython.declare(cython.Py_ssize_t, 1 << 14)  # rows of types in the input, before those are read again
+_KEPT = cython.declare(cython.Py_ssize_t, 1 << 14)  # rows of types in the input beyond those in use
 
 
 @cython.final
@@ -63,6 +63,7 @@ class Skipper:
     types: dict[Any, Any]
     own: cython.Py_ssize_t
     rows: cython.Py_ssize_t
+    most_rows: cython.Py_ssize_t
     capacity: cython.Py_ssize_t
     code: cython.p_const_longlong
     after: cython.p_const_longlong
@@ -113,6 +114,7 @@ class Skipper:
         self.reader, self.measurer = types
         self.types = {}
         self.own = self.rows = rows
+        self.most_rows = rows + _KEPT
         self.held = [roots, ends]
         self.roots = longlongs_of(roots)
         self.ends = longlongs_of(ends)
@@ -355,9 +357,8 @@ class Skipper:
         row: cython.Py_ssize_t
         if known is not None:
             return cython.cast(cython.Py_ssize_t, known)
-        if self.boxes == 0 and self.rows > self.own + _KEPT:  # no frame has a row of such a type
-            self.types.clear()
-            self.rows = self.own
+        if self.rows > self.most_rows:
+            self.forget()
         row = self.rows
         if row + len(text) > self.capacity:  # a type takes a character or more
             capacity = max(row + len(text), self.capacity + self.capacity // 2, 1024)
@@ -375,3 +376,17 @@ class Skipper:
         self.types[text] = row
         self.rows = end
         return row
+
+    @cython.cfunc
+    def forget(self) -> cython.int:
+        """Drops the rows of types in the input behind those that frames refer to."""
+        frame: cython.Py_ssize_t
+        row: cython.Py_ssize_t
+        self.types.clear()
+        self.rows = self.own
+        for frame in range(self.top + 1):
+            row = self.row_of[frame]
+            if row >= 0:
+                self.rows = max(self.rows, self.after[row])
+        self.most_rows = self.rows + _KEPT
+        return 0
