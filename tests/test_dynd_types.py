@@ -278,18 +278,21 @@ def parts(type: T.Type) -> list[Any]:
 
 
 def check_that_the_parser_agrees(text: str, limits: Limits = DEFAULT) -> None:
-    """Data accepts a text if and only if it is how the parser's result is printed."""
+    """Data accepts a text if and only if it is how the parser's result is printed, and refuses it by the same rule."""
+    expected, rule = None, "dynd.type.canonical"
     try:
         expected = dynd.parse(f" {text}", limits)  # not the canonical spelling, which is read in another way
-    except InputError:
-        expected = None
+    except InputError as error:
+        rule = str(error.rule)
     if expected is not None and str(expected) == text:
         assert parts(parse_canonical(text, limits)) == parts(expected)
         assert parts(dynd.parse(text, limits)) == parts(expected)
         assert T.symbolic(parse_canonical(text, limits)) == T.symbolic(expected)
     else:
-        with pytest.raises(FormatError):
+        with pytest.raises(FormatError) as caught:
             parse_canonical(text, limits)
+        # A name that is there twice may be found before or after what is wrong beside it. No canonical text has powers.
+        assert caught.value.rule == rule or "dynd.type.field" in (caught.value.rule, rule) or "**" in text
 
 
 @pytest.mark.parametrize("text", CANONICAL)
@@ -355,7 +358,10 @@ def test_what_follows_a_long_type_is_said_to_follow_it() -> None:
         (f"{long} int8", "syntax"), (f"({long} int8)", "syntax"), (f"map[{long}; int8]", "token"),
         (f"{long} -> {long} -> ", "syntax"), (f"(x: {long}, int8) -> T", "field"), (f"(x: {long})", "field"),
         (f"?pointer[?{long}]", "option"), (f"storage[2 * {long}, axis=[1, 0]]", "axis"), (f"{long}\n", "canonical"),
-        (f"{{a: {long}, a: int8}}", "field"), (f"array[{long}", "syntax"),
+        (f"{{a: {long}, a: int8}}", "field"), (f"array[{long}", "syntax"), (f"{long} -> N -> int8", "syntax"),
+        (f"{long} -> N  * int8", "canonical"), (f"{long}->int8", "canonical"), (f"() -> {long}->int8", "canonical"),
+        (f"map[int8, {long}->int8]", "canonical"), (f"map[int8, {long} -> N  * int8]", "canonical"),
+        (f"map[int8, {long} int8]", "syntax"), (f"{'N' * 99}  * int8", "canonical"), (f"?{long}->int8", "canonical"),
     ):  # fmt: skip
         with pytest.raises(FormatError) as caught:
             parse_canonical(text)

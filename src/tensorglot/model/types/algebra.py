@@ -272,8 +272,9 @@ class Storage(Type):
         """Refuses an axis list that is not a permutation of leading fixed dims of the element."""
         if sorted(axis) != list(range(len(axis))):
             raise refuse(f"axis {list(axis)} is not a permutation", "axis")
-        if len(axis) > len(leading(element)[0]):
-            raise refuse(f"axis {list(axis)} has more entries than {element} has leading fixed dimensions", "axis")
+        rank = len(leading(element)[0])
+        if len(axis) > rank:
+            raise refuse(f"axis {list(axis)} has more entries than the {rank} leading fixed dimensions", "axis")
 
     @staticmethod
     def of(element: Type, axis: tuple[int, ...]) -> Type:
@@ -291,7 +292,7 @@ class Storage(Type):
         while isinstance(beneath, Option | Pointer):
             beneath = beneath.element
         if isinstance(beneath, Var | SymbolicDim | Storage) or (beneath is not inner and isinstance(beneath, Fixed)):
-            raise refuse(f"storage needs fixed dimensions, and {inner} is not one", "axis")
+            raise refuse(f"order={order!r} needs a type whose dimensions are all fixed", "axis")
         axis = tuple(range(len(shape)))
         return Storage.of(element, axis[::-1] if order == "F" else axis)
 

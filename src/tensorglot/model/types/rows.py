@@ -173,6 +173,8 @@ class Rows:
 
     def inside(self, row: int) -> NDArray[np.int64]:
         """The rows of the types that a type consists of."""
+        if codes.FIXED <= self.code.item(row) <= codes.STORAGE:
+            return np.array([row + 1])
         return row + 1 + np.flatnonzero(self.parent[row + 1 : self.after.item(row)] == row)
 
     def text_of(self, row: int) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import groupby
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -134,32 +135,40 @@ def _refusal(text: str, stop: Stop, limits: Limits) -> TensorglotError:
 
 _LONG = 20
 """Characters above which a complete type is replaced by a shorter one."""
-_SHORT = {codes.TUPLE: "()", codes.FUNCTION: "()->()", codes.PAIR: "T,T"}
-"""What replaces a type of which more may follow; another is replaced by an empty struct."""
+_BEFORE_LAST = {codes.FUNCTION: "()->", codes.PAIR: "T,"}
+"""What replaces all before the last type inside."""
 
 
 def _shortened(stop: Stop) -> str:
     """The text, with blanks and short types in place of long ones that are complete, and so valid.
 
-    Of the items of a list that is still open the last is kept. A comma may be missing after it, and a parameter
-    after one with a name needs a name.
+    Of the items of a list that is still open the last is kept: a comma may be missing after it, and a parameter
+    after one with a name needs a name. Of a type, what more may follow is kept: `->` after a tuple, `*` after a
+    variable, and both after a type that ends in one.
     """
     rows, at = stop.rows, stop.begin
+    pieces: list[str] = []
+
+    def replace(short: str, begin: int, end: int) -> None:
+        nonlocal at
+        pieces.extend((rows.text[at:begin], short.ljust(end - begin)))
+        at = end
+
     still_open = rows.end < 0
-    pieces = []
-    for row in [-1, *np.flatnonzero(still_open & (rows.begin >= at)).tolist()]:
-        inside = np.flatnonzero((rows.parent == row) & ~still_open & (rows.begin >= stop.begin))[-2:].tolist()
-        if len(inside) == 2:
-            begin, end = rows.begin.item(row) + 1, rows.end.item(inside[0]) + len(", ")
-            pieces += [rows.text[at:begin], " " * (end - begin)]
-            at = end
-        for core in inside[-1:]:
-            while codes.FIXED <= rows.code.item(core) <= codes.POINTER:
-                core += 1
-            begin, end = rows.begin.item(core), rows.end.item(core)
-            if end - begin > _LONG:
-                pieces += [rows.text[at:begin], _SHORT.get(rows.code.item(core), "{}").ljust(end - begin)]
-                at = end
+    # Complete types are before the open one that they are beside, so those inside one type follow each other.
+    complete = np.flatnonzero(~still_open & (rows.begin >= at) & (still_open[rows.parent] | (rows.parent < 0)))
+    for row, inside in groupby(complete.tolist(), rows.parent.item):
+        *before, core = inside
+        if before:
+            replace("", rows.begin.item(row) + 1, rows.end.item(before[-1]) + len(", "))
+        while (code := rows.code.item(core)) in _BEFORE_LAST or codes.FIXED <= code <= codes.POINTER:
+            last = rows.inside(core).item(-1)
+            if code in _BEFORE_LAST:
+                replace(_BEFORE_LAST[code], rows.begin.item(core), rows.begin.item(last))
+            core = last
+        begin, end = rows.begin.item(core), rows.end.item(core)
+        if end - begin > _LONG and code != codes.SYMBOL:
+            replace("()" if code == codes.TUPLE else "{}", begin, end)
     return "".join(pieces) + rows.text[at : stop.end]
 
 
