@@ -164,6 +164,14 @@ def _value(kernel: Any, data: bytes) -> int:
         return -1
 
 
+def _fields(kernel: Any, data: bytes) -> tuple[dict[str, int], int, int]:
+    try:
+        found: tuple[dict[str, int], int, int] = kernel.fields(data, 0)
+    except UnicodeDecodeError:
+        return {}, -1, -1
+    return found
+
+
 ENTRIES: dict[str, Entry] = {
     **{f"bintensors {layout}": Entry(
         "bintensors", lambda layout=layout: _bintensors(layout),
@@ -180,6 +188,14 @@ ENTRIES: dict[str, Entry] = {
     "cbor skip": Entry(
         "cbor_scan", _manifests, lambda kernel, data: kernel.skip(data, 0, len(data)),
         lambda result, data: result == -1 or _in(result, data),
+    ),
+    "cbor fields": Entry(
+        "cbor_scan", _manifests, _fields,
+        lambda result, data: _in(max(result[2], 0), data) and all(_in(at, data) for at in result[0].values()),
+    ),
+    "cbor items": Entry(
+        "cbor_scan", _manifests, lambda kernel, data: kernel.count_items(data, 0),
+        lambda result, data: result <= len(data),
     ),
     "cbor value": Entry(
         "cbor_values", _manifests, _value, lambda result, data: result == -1 or _in(result, data)

@@ -115,6 +115,35 @@ def test_values_with_one_byte_changed(value: Any, data: st.DataObject) -> None:
         same_check(bytes(encoded), profile)
 
 
+KEYS = {
+    "none": (b"\xa0", ({}, -1, 1)),
+    "texts": (b"\xa2\x61a\x81\0\x60\xf6", ({"a": 3, "": 6}, -1, 7)),
+    "other keys": (b"\xa3\0\x81\0\x61a\0\x82\0\0\0", ({"a": 6}, 1, 11)),
+    "indefinite": (b"\xbf\x61a\0\xff", ({"a": 3}, -1, 5)),
+    "chunks": (b"\xa1\x7f\x61a\x60\x61b\xff\0", ({"ab": 8}, -1, 9)),
+    "no map": (b"\x80", ({}, -1, -1)),
+    "a key that does not end": (b"\xa1\x62a", ({}, -1, -1)),
+    "chunks that do not end": (b"\xa1\x7f\x61a", ({}, -1, -1)),
+    "a chunk that does not end": (b"\xa1\x7f\x62a", ({}, -1, -1)),
+    "no key": (b"\xa1", ({}, -1, -1)),
+    "no value": (b"\xa1\x61a", ({"a": 3}, -1, -1)),
+    "another key that does not end": (b"\xa1\x81", ({}, 1, -1)),
+}
+
+
+@pytest.mark.parametrize("form", KEYS)
+@pytest.mark.parametrize("module", [cbor_scan, PLAIN_SCAN], ids=["compiled", "interpreted"])
+def test_the_fields_of_a_map(module: Any, form: str) -> None:
+    data, found = KEYS[form]
+    assert module.fields(data, 0) == found
+
+
+@pytest.mark.parametrize("module", [cbor_scan, PLAIN_SCAN], ids=["compiled", "interpreted"])
+def test_items_before_a_break(module: Any) -> None:
+    data = b"\0\x82\0\0\x9f\xff\xff\0"
+    assert [module.count_items(data, at) for at in (0, 1, 6, 7)] == [3, 2, 0, -1]
+
+
 def scanned(module: Any, data: bytes, begin: int, count: int, records: tuple[Record, Record], room: int) -> Any:
     columns, parts, dims = Columns(records[0], room), Columns(records[1], room), np.zeros(room, np.int64)
     found = module.scan(data, begin, count, columns, parts, dims)
@@ -258,3 +287,7 @@ def test_spans_outside_of_the_bytes(checker: Any, module: Any, reader: Any) -> N
             reader.value(data, at, None, None, None)
     assert module.scan(data, -1, 1, Columns(ENTRY, 1), Columns(NOTHING, 1), np.zeros(1, np.int64))[0] == "ends"
     assert module.scan_attributes(data, -1, 9)[0] == "ends"
+    for at in (-1, 0, 2, 3):
+        assert module.fields(data, at) == ({}, -1, -1)
+    for at, wrong in ((-1, data), (0, data), (3, data), (0, b"\x61")):
+        assert module.count_items(wrong, at) == -1

@@ -57,8 +57,8 @@ KINDS = ("name", "uint", "text", "digest", "word", "shape", "pair", "attributes"
     digest       text, an algorithm, a colon and lower-case hex: the position of the item
     word         text: a code, one more than its index in the field's words, or UNKNOWN
     shape        an array of unsigned integers, the dims: two numbers. The first is their product, -1 if
-                 the product of the dims that are not zero is 2**63 or more; the second is the end of
-                 the dims in the column of dims
+                 the product of the dims that are not zero is 2**63 or more, HUGE if a dim is; the second
+                 is the end of the dims in the column of dims
     pair         an array of two unsigned integers: two numbers
     attributes   a map whose keys are names: the position of the item
     parts        a map of names to records of the other table, at least one: their end in that table
@@ -74,12 +74,15 @@ cython.declare(
     _NAME_FIELD, _UINT_FIELD, _TEXT_FIELD, _DIGEST_FIELD, _WORD_FIELD, _SHAPE_FIELD, _PAIR_FIELD, _ATTRIBUTES_FIELD,
     _PARTS_FIELD, _SILENT_FIELD, _MARK_FIELD,
 ) = range(len(KINDS))  # fmt: skip
+HUGE = -2
+"""The product of a shape with a dim of 2**63 or more."""
 UNKNOWN = 255
 """The code of a word that is not among the field's words."""
 CUSTOM = 1
 """Flag of a record: it has fields that the table does not know."""
 MARKED = 2
 """Flag of a record: it has a field of the kind `mark`."""
+_HUGE = cython.declare(cython.longlong, HUGE)
 _UNKNOWN = cython.declare(cython.uchar, UNKNOWN)
 _CUSTOM = cython.declare(cython.uchar, CUSTOM)
 _MARKED = cython.declare(cython.uchar, MARKED)
@@ -184,6 +187,63 @@ def skip(data: bytes, begin: cython.Py_ssize_t, end: cython.Py_ssize_t) -> cytho
     if not 0 <= begin <= end <= len(data) or walk.skip() != OK:
         return -1
     return walk.pos
+
+
+def count_items(data: bytes, begin: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """The number of items from `begin` to the break that follows them; -1 if the bytes are not valid CBOR."""
+    walk: Walk = Walk(data, begin, len(data))
+    count: cython.Py_ssize_t = 0
+    if not 0 <= begin <= len(data):
+        return -1
+    while not walk.at_break():
+        if walk.skip() != OK:
+            return -1
+        count += 1
+    return count
+
+
+def fields(data: bytes, begin: cython.Py_ssize_t) -> tuple[dict[str, int], int, int]:
+    """The keys of the map at `begin` that are text, each with the position of its value.
+
+    Also the position of the first other key, or -1; and the end of the map, or -1 if an item is not valid CBOR.
+    """
+    walk: Walk = Walk(data, begin, len(data))
+    found: dict[str, int] = {}
+    other: cython.Py_ssize_t = -1
+    key: cython.Py_ssize_t
+    pairs: cython.Py_ssize_t = _open_items(walk, MAP) if 0 <= begin <= len(data) else -2
+    if pairs < -1:
+        return found, other, -1
+    # Invariant: the pairs before the position are in `found`, or their keys are not text.
+    while _has_more(walk, pairs):
+        pairs -= 1
+        key = walk.pos
+        if walk.head() != OK:
+            return found, other, -1
+        if walk.major == TEXT:
+            text = _text(walk)
+            if text is None:
+                return found, other, -1
+            found[text.decode("utf-8")] = walk.pos
+        else:
+            other = key if other < 0 else other
+            walk.pos = key
+            if walk.skip() != OK:
+                return found, other, -1
+        if walk.skip() != OK:
+            return found, other, -1
+    return found, other, walk.pos
+
+
+@cython.cfunc
+def _text(walk: Walk) -> bytes | None:
+    """The contents of the text whose head was read, in one piece or in chunks; None if it does not end."""
+    begin: cython.Py_ssize_t = walk.pos
+    joined: bytearray
+    if walk.info != OPEN_ENDED:
+        return walk.data[begin : walk.pos] if walk.content() == OK else None
+    joined = bytearray()
+    return bytes(joined) if _add_chunks(walk, joined) == OK else None
 
 
 @cython.final
@@ -464,10 +524,10 @@ def _scan_shape(state: _Scan, table: _Table, column: cython.Py_ssize_t) -> cytho
     fault: cython.int
     product: cython.ulonglong = 1
     empty: cython.bint = False
-    large: cython.bint = False
+    large: cython.longlong = 0
     if left < -1:
         return _NOT_ARRAY
-    # Invariant: `product` is the product of the dims before that are not zero, and below 2**63, unless `large`.
+    # Invariant: `product` is the product of the dims before that are not zero, and below 2**63 if `large` is 0.
     while _has_more(walk, left):
         left -= 1
         fault = _read_uint(walk)
@@ -475,14 +535,16 @@ def _scan_shape(state: _Scan, table: _Table, column: cython.Py_ssize_t) -> cytho
             return fault
         if walk.argument == 0:
             empty = True
+        elif walk.argument > _LARGEST:
+            large = _HUGE
         elif large or walk.argument > _LARGEST // product:
-            large = True
+            large = min(large, -1)
         else:
             product *= walk.argument
         if state.filled < state.dims.shape[0]:
             state.dims[state.filled] = _bounded(walk.argument)
         state.filled += 1
-    table.numbers[column, table.at] = -1 if large else 0 if empty else cython.cast(cython.longlong, product)
+    table.numbers[column, table.at] = large if large else 0 if empty else cython.cast(cython.longlong, product)
     table.numbers[column + 1, table.at] = state.filled
     return OK
 
@@ -624,11 +686,22 @@ def _read_text(state: _Scan) -> cython.int:
 
 @cython.cfunc
 def _join_chunks(state: _Scan) -> cython.int:
-    """Appends the chunks of a text of indefinite length, whose head was read, to `joined`."""
+    """Appends the chunks of a text of indefinite length, whose head was read, to the `joined` ones."""
     walk: Walk = state.walk
     begin: cython.Py_ssize_t = walk.start
-    first: cython.Py_ssize_t
+    fault: cython.int
     state.text_begin = walk.end + len(state.joined)
+    fault = _add_chunks(walk, state.joined)
+    if fault == OK:
+        walk.start = begin
+    state.text_end = walk.end + len(state.joined)
+    return fault
+
+
+@cython.cfunc
+def _add_chunks(walk: Walk, joined: bytearray) -> cython.int:
+    """Appends the chunks at the position, and moves past the break that ends them: OK, or ENDS."""
+    first: cython.Py_ssize_t
     # Invariant: `joined` ends with the chunks before the position.
     while not walk.at_break():
         if walk.head() != OK:
@@ -636,10 +709,8 @@ def _join_chunks(state: _Scan) -> cython.int:
         first = walk.pos
         if walk.content() != OK:
             return ENDS
-        state.joined += walk.data[first : walk.pos]
+        joined += walk.data[first : walk.pos]
     walk.pos += 1
-    walk.start = begin
-    state.text_end = walk.end + len(state.joined)
     return OK
 
 

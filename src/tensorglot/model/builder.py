@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tensorglot.errors import LimitError
 from tensorglot.limits import Limits
 from tensorglot.model.dtypes import DType
-from tensorglot.model.index import UNKNOWN, Index, Layout, Note, RowLayout, shape_columns
+from tensorglot.model.index import UNKNOWN, AnyLayout, Index, Layout, Note, shape_columns
 from tensorglot.model.payload import Codec, Payload, Source
 from tensorglot.model.strided import Strided
 from tensorglot.model.subbyte import UnpackedSubByte
@@ -75,14 +75,14 @@ class IndexBuilder:
         self.names: list[str] = []
         self._rows: list[Row] = []
         self._first_rows: list[int] = [0]
-        self._layouts: dict[int, Layout | RowLayout] = {}
+        self._layouts: dict[int, AnyLayout] = {}
         self._attributes: dict[int, Mapping[str, Any]] = {}
 
     def add(
         self,
         name: str,
         *rows: Row,
-        layout: Layout | RowLayout | None = None,
+        layout: AnyLayout | None = None,
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Adds a tensor of one row or several."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNKNOWN",
+    "AnyLayout",
     "BlockLayout",
     "Index",
     "Layout",
@@ -62,14 +63,15 @@ class BlockLayout(NamedTuple):
     """The same for a tensor whose type is a block of elements; the type is made when it is asked for."""
 
     name: str
-    dtype: DType
+    dtype: DType | None
+    """None if the element type is unknown: the elements of the type are void."""
     shape: tuple[int, ...]
 
     @property
     def type(self) -> Type:
-        from tensorglot.model.types.algebra import dense
+        from tensorglot.model.types.algebra import Void, block, dense
 
-        return dense(self.dtype, self.shape)
+        return block(Void(), self.shape) if self.dtype is None else dense(self.dtype, self.shape)
 
 
 class RowLayout(NamedTuple):
@@ -82,6 +84,9 @@ class RowLayout(NamedTuple):
     @property
     def type(self) -> Type:
         return self.rows.type(self.row)
+
+
+AnyLayout: TypeAlias = Layout | BlockLayout | RowLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,7 @@ class Index:
     first_rows: NDArray[np.int64] | None = _per("structure", default=None)
     """Tensor i has the rows first_rows[i] to first_rows[i + 1]. None: tensor i has row i."""
     part_names: Sequence[str] | None = _per("row", fill="data", default=None)
-    layouts: Mapping[int, Layout | BlockLayout | RowLayout] = _per("tensor", default_factory=dict)
+    layouts: Mapping[int, AnyLayout] = _per("tensor", default_factory=dict)
     """A tensor without an entry is dense."""
     attributes: Mapping[int, Mapping[str, Any]] = _per("tensor", default_factory=dict)
     checksums: Sequence[str | None] | None = _per("row", default=None)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,11 @@ from numpy.typing import NDArray
 from tensorglot.arrays import distinct
 from tensorglot.errors import FormatError, InputError, escape
 from tensorglot.model.dtypes import BY_NAME, DType, dtype_of
-from tensorglot.model.index import Index
+from tensorglot.model.index import AnyLayout, BlockLayout, Index, Layout, RowLayout
 from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE, Tensor
-from tensorglot.model.types.algebra import Fixed, Type, Void, dense
+from tensorglot.model.types.algebra import Type
 from tensorglot.model.types.text import parse_canonical
+from tensorglot.tuples import NamedTuple
 
 __all__ = [
     "COO",
@@ -62,20 +62,22 @@ DESCRIPTION: dict[str, tuple[str, ...]] = {
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """A part before it is read: its element type and size."""
 
     dtype: DType | None
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """The type of a tensor of several parts, and the shape of each part."""
+class Arrangement(NamedTuple):
+    """The layout of a tensor of several parts, with its type, and the shape of each part."""
 
-    type: Type
+    layout: AnyLayout
     shapes: Mapping[str, Shape]
+
+
+Found = tuple[DType | Type | None, Mapping[str, Shape]]
+"""The type of a tensor, or the element type of a block, None if that is unknown; and the shape of each part."""
 
 
 def arrange(
@@ -85,13 +87,18 @@ def arrange(
     attributes: Mapping[str, Any],
     tensor: str,
     offset: int | None = None,
+    type: RowLayout | None = None,
 ) -> Arrangement:
-    """Checks the parts of a tensor against the rules of its layout, without reading them."""
+    """Checks the parts of a tensor against the rules of its layout, without reading them. `type` is the type of a
+    nested tensor, if that has been read."""
     rules = LAYOUTS.get(layout) or (_ggml_blocks if layout.startswith(GGML) else _unknown)
     try:
-        return rules(shape, pieces, attributes)
+        if type is not None:
+            return Arrangement(type, _flat(pieces))
+        found, shapes = rules(shape, pieces, attributes)
     except FormatError as error:
         raise FormatError(f"{escape(layout)}: {error.message}", rule=error.rule, tensor=tensor, offset=offset) from None
+    return Arrangement(Layout(layout, found) if isinstance(found, Type) else BlockLayout(layout, found, shape), shapes)
 
 
 def user_attributes(index: Index, tensor: int) -> list[str]:
@@ -138,7 +145,7 @@ def assemble(
         part: Tensor.of_array(name, array.reshape(arranged.shapes[part]), dtypes[part]).parts["data"]
         for part, array in given.items()
     }
-    return Tensor(name, parts, layout, arranged.type, attributes)
+    return Tensor(name, parts, layout, arranged.layout.type, attributes)
 
 
 def _require(condition: bool, rule: str, message: str) -> None:
@@ -180,6 +187,10 @@ def _elements(piece: Piece, name: str) -> int:
     return count
 
 
+def _flat(pieces: Mapping[str, Piece]) -> dict[str, Shape]:
+    return {name: (_elements(piece, name),) for name, piece in pieces.items()}
+
+
 def _require_count(piece: Piece, count: int, name: str) -> None:
     if piece.dtype is not None:
         _require(
@@ -189,17 +200,7 @@ def _require_count(piece: Piece, count: int, name: str) -> None:
         )
 
 
-def _block_type(dtype: DType | None, shape: Shape) -> Type:
-    """The type of a block of elements, with `void` as the element if its type is unknown."""
-    if dtype is not None:
-        return dense(dtype, shape)
-    type: Type = Void()
-    for size in reversed(shape):
-        type = Fixed(size, type)
-    return type
-
-
-def _csr(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+def _csr(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Found:
     _require(len(shape) == 2, "rank", f"expected 2 dimensions, found {len(shape)}")
     _require_parts(pieces, "values", "indices", "indptr")
     dtype = _index_dtype(pieces["indices"], "indices")
@@ -208,23 +209,23 @@ def _csr(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any
     _require_count(pieces["indptr"], shape[0] + 1, "indptr")
     _require_count(pieces["values"], nnz, "values")
     shapes = {"values": (nnz,), "indices": (nnz,), "indptr": (shape[0] + 1,)}
-    return Arrangement(_block_type(pieces["values"].dtype, shape), shapes)
+    return pieces["values"].dtype, shapes
 
 
-def _coo(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+def _coo(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Found:
     _require(len(shape) >= 1, "rank", "expected 1 dimension or more")
     _require_parts(pieces, "values", "coords")
     _index_dtype(pieces["coords"], "coords")
     nnz, rest = divmod(_elements(pieces["coords"], "coords"), len(shape))
     _require(rest == 0, "size", f"coords must have {len(shape)} indices for each value")
     _require_count(pieces["values"], nnz, "values")
-    return Arrangement(_block_type(pieces["values"].dtype, shape), {"values": (nnz,), "coords": (len(shape), nnz)})
+    return pieces["values"].dtype, {"values": (nnz,), "coords": (len(shape), nnz)}
 
 
 MX_ELEMENTS = ("float4_e2m1fn", "float8_e4m3fn", "float8_e5m2", "int8")
 
 
-def _mx(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+def _mx(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Found:
     _require_parts(pieces, "data", "scales")
     axis = _axis(shape, attributes, default=len(shape) - 1)
     block = _natural(attributes, "block_size")
@@ -238,7 +239,7 @@ def _mx(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]
     _require_count(data, math.prod(shape), "data")
     blocks = _replace_size(shape, axis, shape[axis] // block)
     _require_count(scales, math.prod(blocks), "scales")
-    return Arrangement(dense(BY_NAME["float32"], shape), {"data": shape, "scales": blocks})
+    return BY_NAME["float32"], {"data": shape, "scales": blocks}
 
 
 SCALE_FORMS: dict[str, tuple[str, ...]] = {
@@ -250,7 +251,7 @@ SCALE_FORMS: dict[str, tuple[str, ...]] = {
 WORDS: dict[str, tuple[str, ...]] = {f"u{bits}": (f"uint{bits}", f"int{bits}") for bits in (8, 16, 32, 64)}
 
 
-def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Found:
     zero = _map(attributes, "zero_point")
     _require_one_of(zero.get("form"), ["none", "implied", "tensor"], "zero_point", "zero_point.form")
     with_zeros = zero["form"] == "tensor"
@@ -282,8 +283,7 @@ def _quant_group(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[
         _require(zeros.dtype is not None, "zeros", "the element type of zeros is unknown")
         _require_count(zeros, count, "zeros")
         shapes["zeros"] = groups if packing == "plain" else (count,)
-    real = scales.dtype if scales.dtype is BY_NAME["float64"] else BY_NAME["float32"]
-    return Arrangement(dense(real, shape), shapes)
+    return scales.dtype if scales.dtype is BY_NAME["float64"] else BY_NAME["float32"], shapes
 
 
 def describe_codes(bits: int, axis: int, zero_point: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,7 +345,7 @@ def _replace_size(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def _nested(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+def _nested(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Found:
     """The columns of a DyND value, whose type is an attribute."""
     text = attributes.get(TYPE_ATTRIBUTE)
     try:
@@ -355,23 +355,23 @@ def _nested(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, 
             f"the attribute '{TYPE_ATTRIBUTE}' must be the canonical text of a type: {error.message}",
             rule="layout.dynd",
         ) from error
-    return Arrangement(type, {name: (_elements(piece, name),) for name, piece in pieces.items()})
+    return type, _flat(pieces)
 
 
-def _ggml_blocks(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
+def _ggml_blocks(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Found:
     """GGML's quantized numbers: each row is a whole number of blocks of bytes."""
     rows = math.prod(shape[:-1])
     data = pieces.get("data")
     if len(pieces) > 1 or data is None or data.dtype is not BY_NAME["uint8"] or not rows or data.nbytes % rows:
         return _unknown(shape, pieces, attributes)
-    return Arrangement(dense(BY_NAME["float32"], shape), {"data": (*shape[:-1], data.nbytes // rows)})
+    return BY_NAME["float32"], {"data": (*shape[:-1], data.nbytes // rows)}
 
 
-def _unknown(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Arrangement:
-    return Arrangement(_block_type(None, shape), {name: (_elements(piece, name),) for name, piece in pieces.items()})
+def _unknown(shape: Shape, pieces: Mapping[str, Piece], attributes: Mapping[str, Any]) -> Found:
+    return None, _flat(pieces)
 
 
-LAYOUTS: dict[str, Callable[[Shape, Mapping[str, Piece], Mapping[str, Any]], Arrangement]] = {
+LAYOUTS: dict[str, Callable[[Shape, Mapping[str, Piece], Mapping[str, Any]], Found]] = {
     CSR: _csr,
     COO: _coo,
     QUANT_GROUP: _quant_group,

@@ -444,7 +444,8 @@ def _check_sparse(name: str, node: TensorNode, parts: Sequence[PartRow]) -> None
     for part in parts:
         elements = dense_parts(part.type)
         pieces[part.name] = Piece(None if elements is None else elements[0], part.array.nbytes)
-    if block is None or arrange(node.layout, block[1], pieces, node.attributes, name).type != parse_type(node.type):
+    arranged = block and arrange(node.layout, block[1], pieces, node.attributes, name)
+    if arranged is None or arranged.layout.type != parse_type(node.type):
         raise FormatError(
             f"the parts of a tensor of layout {escape(node.layout)} do not have its type", rule="store.tensor"
         )

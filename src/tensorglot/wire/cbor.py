@@ -227,9 +227,7 @@ class Cursor:
         self._expect(kind, what)
         count = self._head()[2]
         if count is None:
-            first = self.pos
-            count = sum(self.skip()[0] >= 0 for _ in self._steps(None)) // (2 if kind == MAP else 1)
-            self.pos = first
+            count = cbor_scan.count_items(self.data, self.pos) // (2 if kind == MAP else 1)
         return count
 
     def map(self, what: str) -> Iterator[int]:
@@ -237,20 +235,14 @@ class Cursor:
         self._expect(MAP, what)
         return self._steps(self._head()[2])
 
-    def text_keys(self, what: str) -> Iterator[str]:
-        """Yields the text keys of a map; the caller reads the value of each. Other pairs are skipped."""
-        for _ in self.map(what):
-            if self.major() == TEXT:
-                yield self.text("key")
-            else:
-                self.skip()
-                self.skip()
-
     def fields(self, what: str, *, others: bool = False) -> dict[str, int]:
         """Returns the offset of each key's value in a map. Keys must be text; with `others`, other keys are skipped."""
-        if others:
-            return {key: self.skip()[0] for key in self.text_keys(what)}
-        return {self.text("key"): self.skip()[0] for _ in self.map(what)}
+        self._expect(MAP, what)
+        found, other, end = cbor_scan.fields(self.data, self.pos)
+        self.pos = end if others or other < 0 else other
+        if self.pos != end:
+            raise self.wrong("'key' is not text")
+        return found
 
     def _steps(self, count: int | None) -> Iterator[int]:
         if count is not None:

@@ -15,9 +15,8 @@ from tensorglot.containers.gguf.header import Description, Header
 from tensorglot.errors import FormatError, TruncatedError
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME
-from tensorglot.model.index import Layout
+from tensorglot.model.index import BlockLayout
 from tensorglot.model.payload import Source
-from tensorglot.model.types.algebra import dense
 
 __all__ = ["DTYPES", "ELEMENTS_END", "add_tensors"]
 
@@ -49,7 +48,7 @@ def _add(builder: IndexBuilder, tensor: Description, begin: int, end: int, heade
         builder.add(tensor.name, Row(dtype=what, shape=tensor.shape, begin=begin, end=end))
     else:
         row_nbytes = tensor.shape[-1] // block.elements * block.nbytes
-        layout = Layout(f"gguf.{block.name}", dense(BY_NAME["float32"], tensor.shape))
+        layout = BlockLayout(f"gguf.{block.name}", BY_NAME["float32"], tensor.shape)
         row = Row(dtype=BY_NAME["uint8"], shape=(*tensor.shape[:-1], row_nbytes), begin=begin, end=end)
         builder.add(tensor.name, row, layout=layout)
 

@@ -21,7 +21,6 @@ from tensorglot.errors import FormatError, UnsupportedError
 from tensorglot.limits import Limits
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.dtypes import BY_NAME, DType
-from tensorglot.model.index import Layout
 from tensorglot.model.layouts import COO, CSR, QUANT_GROUP, Piece, arrange, describe_codes
 from tensorglot.model.payload import Chunk, Encoded, read_pieces
 from tensorglot.model.strided import Strided
@@ -96,7 +95,7 @@ def add_tensor(
                 tensor=name,
             )
     rows = [replace(row, shape=arranged.shapes[row.part]) for row in rows]
-    builder.add(name, *rows, layout=Layout(form.layout, arranged.type), attributes=form.attributes)
+    builder.add(name, *rows, layout=arranged.layout, attributes=form.attributes)
     return repeated
 
 

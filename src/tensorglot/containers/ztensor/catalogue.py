@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,15 @@ from tensorglot.containers.ztensor.constants import IN_PART
 from tensorglot.containers.ztensor.lazy import Attributes, texts_at
 from tensorglot.containers.ztensor.scan import NOTHING, Scanned
 from tensorglot.errors import LimitError
+from tensorglot.limits import DEFAULT
 from tensorglot.model.dtypes import BY_NAME, TABLE, DType
-from tensorglot.model.index import UNKNOWN, Index, Layout, take_shapes
+from tensorglot.model.index import UNKNOWN, AnyLayout, Index, RowLayout, take_shapes
 from tensorglot.model.layouts import LAYOUTS, MX, QUANT_GROUP, Piece, arrange
 from tensorglot.model.names import Names
 from tensorglot.model.nonzero_bools import AnyNonZero
 from tensorglot.model.payload import Codec, Source
-from tensorglot.model.tensor import NESTED
+from tensorglot.model.tensor import NESTED, TYPE_ATTRIBUTE
+from tensorglot.model.types.rows import Rows, read_rows
 from tensorglot.wire.cbor import Cursor
 
 __all__ = ["OPAQUE", "RAW", "ZSTD", "Catalogue", "splice_dims"]
@@ -175,34 +178,58 @@ class Catalogue:
             sources=self.sources,
         )
 
-    def _arrange(self) -> tuple[dict[int, Layout], dict[int, tuple[int, ...]]]:
+    def _arrange(self) -> tuple[dict[int, AnyLayout], dict[int, tuple[int, ...]]]:
         """Returns the layouts of tensors that are not dense, and the shapes of their rows."""
-        layouts: dict[int, Layout] = {}
+        layouts: dict[int, AnyLayout] = {}
         shapes: dict[int, tuple[int, ...]] = {}
-        for tensor, layout in self.layouts.items():
-            name, rows = self.name(tensor), self.rows(tensor)
-            if layout not in LAYOUTS:
-                self._forget_fractions(rows)
-            pieces = {self.parts.get(row, "data"): Piece(self.dtype(row), int(self.nbytes[row])) for row in rows}
-            arranged = arrange(
-                layout,
-                self.shape(tensor),
-                pieces,
-                self._layout_attributes(tensor, layout, name),
-                name,
-                self.base + int(self.places[tensor]),
-            )
-            layouts[tensor] = Layout(layout, arranged.type)
-            shapes |= {row: arranged.shapes[self.parts.get(row, "data")] for row in rows}
+        if self.first_rows is None:
+            return layouts, shapes
+        tensors = np.fromiter(self.layouts, np.int64, len(self.layouts))
+        names = [self.name(tensor) for tensor in self.layouts]
+        attributes = {
+            tensor: self._layout_attributes(tensor, layout, name)
+            for (tensor, layout), name in zip(self.layouts.items(), names, strict=True)
+        }
+        types = self._nested_types(attributes)
+        dims, dim_ends = (column.tolist() for column in take_shapes(self.dims, self.dim_offsets, tensors))
+        first_rows, places = (column[tensors].tolist() for column in (self.first_rows, self.places))
+        ends = self.first_rows[tensors + 1].tolist()
+        for i, (tensor, layout) in enumerate(self.layouts.items()):
+            pieces = self._pieces(first_rows[i], ends[i], in_bytes=layout not in LAYOUTS)
+            shape = tuple(dims[dim_ends[i] : dim_ends[i + 1]])
+            offset = self.base + places[i]
+            arranged = arrange(layout, shape, pieces, attributes[tensor], names[i], offset, types.get(tensor))
+            layouts[tensor] = arranged.layout
+            for row, part in enumerate(pieces, first_rows[i]):
+                shapes[row] = arranged.shapes[part]
         return layouts, shapes
 
-    def _forget_fractions(self, rows: range) -> None:
-        """Lists parts of an unknown layout as bytes if they are not a whole number of elements."""
-        for row in rows:
-            dtype = self.dtype(row)
-            if dtype is not None and int(self.nbytes[row]) * 8 % dtype.bits:
+    def _pieces(self, first: int, end: int, *, in_bytes: bool) -> dict[str, Piece]:
+        """The parts in some rows; with `in_bytes`, those that are not a whole number of elements are bytes."""
+        pieces = {}
+        columns = self.dtypes[first:end].tolist(), self.nbytes[first:end].tolist()
+        for row, (code, nbytes) in enumerate(zip(*columns, strict=True), first):
+            dtype = None if code == UNKNOWN else TABLE[code]
+            if in_bytes and dtype is not None and nbytes * 8 % dtype.bits:
                 self.dtypes[row] = UNKNOWN
                 self.unknown_dtypes[row] = f"{dtype.name}{IN_PART}"
+                dtype = None
+            pieces[self.parts.get(row, "data")] = Piece(dtype, nbytes)
+        return pieces
+
+    def _nested_types(self, attributes: Mapping[int, Mapping[str, Any]]) -> dict[int, RowLayout]:
+        """The types of nested tensors, read at once, up to the first that is not canonical: `arrange` refuses that."""
+        texts = {
+            tensor: text
+            for tensor, layout in self.layouts.items()
+            if layout == NESTED and isinstance(text := attributes[tensor].get(TYPE_ATTRIBUTE), str)
+        }
+        if not texts or max(map(len, texts.values())) > DEFAULT.type_nbytes:
+            return {}
+        found = read_rows(list(texts.values()), DEFAULT)
+        rows, count = (found, len(texts)) if isinstance(found, Rows) else (found.rows, found.text)
+        roots = islice(zip(texts, rows.roots.tolist(), strict=False), count)
+        return {tensor: RowLayout(NESTED, rows, root) for tensor, root in roots}
 
     def _layout_attributes(self, tensor: int, layout: str, name: str) -> dict[str, Any]:
         """Decodes the attributes if they describe the parts of the layout."""
@@ -226,11 +253,10 @@ def splice_dims(
     old = taken >= 0
     ranks = np.zeros(len(taken), np.int64)
     ranks[old] = np.diff(dim_offsets)[taken[old]]
-    for position, shape in given.items():
-        ranks[position] = len(shape)
-    offsets = prefix_sums(ranks)
+    new = sorted(given)
+    ranks[new] = [len(given[position]) for position in new]
+    offsets, from_old = prefix_sums(ranks), np.repeat(old, ranks)
     out = np.zeros(int(offsets[-1]), np.int64)
-    out[np.repeat(old, ranks)] = take_shapes(dims, dim_offsets, taken[old])[0]
-    for position, shape in given.items():
-        out[offsets[position] : offsets[position + 1]] = shape
+    out[from_old] = take_shapes(dims, dim_offsets, taken[old])[0]
+    out[~from_old] = list(chain.from_iterable(given[position] for position in new))
     return out, offsets

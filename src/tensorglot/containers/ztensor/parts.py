@@ -30,6 +30,7 @@ from tensorglot.containers.ztensor.rules import SIZE_END, check_sizes, check_uni
 from tensorglot.errors import FormatError
 from tensorglot.model.dtypes import BY_NAME
 from tensorglot.model.index import UNKNOWN, take_shapes
+from tensorglot.tuples import NamedTuple
 from tensorglot.wire.cbor import ARRAY, TEXT, UINT, Cursor
 
 __all__ = ["METADATA", "gather_parts", "metadata_field", "part_rows", "rows_read_as_parts"]
@@ -40,13 +41,21 @@ METADATA = "__metadata__"
 """The name of an empty uint8 tensor whose field `metadata` has the metadata of the file."""
 
 
+class _PartRow(NamedTuple):
+    """A row that is a part."""
+
+    row: int
+    part: str
+    fields: Mapping[str, int]
+    """The position of the value of each field of the entry."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Whole:
     """A tensor that several rows are parts of."""
 
     name: str
-    rows: list[int]
-    parts: list[str]
+    rows: list[_PartRow]
     shape: tuple[int, ...]
     layout: str
     attributes: int | None
@@ -60,7 +69,7 @@ def gather_parts(catalogue: Catalogue, marked: list[int], hidden: list[int]) -> 
         return catalogue
     firsts = np.arange(len(catalogue.places))
     for whole in wholes:
-        firsts[whole.rows] = whole.rows[0]
+        firsts[[held.row for held in whole.rows]] = whole.rows[0].row
     order = np.argsort(firsts, kind="stable")
     order = order[~np.isin(order, np.array(hidden, np.int64), kind="table")]
     tensors, first_rows = np.unique(firsts[order], return_index=True)
@@ -68,7 +77,7 @@ def gather_parts(catalogue: Catalogue, marked: list[int], hidden: list[int]) -> 
     if not wholes:
         return gathered
     gathered.first_rows = np.append(first_rows, len(order))
-    at = np.searchsorted(tensors, [whole.rows[0] for whole in wholes]).tolist()
+    at = np.searchsorted(tensors, [whole.rows[0].row for whole in wholes]).tolist()
     name_ends = len(gathered.data) + np.cumsum([len(whole.name.encode()) for whole in wholes])
     gathered.data += b"".join(whole.name.encode() for whole in wholes)
     gathered.name_ends[at] = name_ends
@@ -93,14 +102,14 @@ def rows_read_as_parts(index: bytes) -> set[int]:
         gather_parts(catalogue, marked, []).to_index("ztensor@0.1", Zstd(), None)
     except FormatError:
         return set(marked)
-    return {row for whole in _find_wholes(catalogue, marked) for row in whole.rows}
+    return {held.row for whole in _find_wholes(catalogue, marked) for held in whole.rows}
 
 
 def part_rows(index: bytes) -> dict[int, str]:
     """The rows of a valid index that are parts, each with the name of its tensor."""
     cursor = Cursor(index)
     catalogue, marked = read_entries(cursor, cursor.count("index"))
-    return {row: whole.name for whole in _find_wholes(catalogue, marked) for row in whole.rows}
+    return {held.row: whole.name for whole in _find_wholes(catalogue, marked) for held in whole.rows}
 
 
 def metadata_field(catalogue: Catalogue) -> tuple[int, int] | None:
@@ -115,27 +124,26 @@ def metadata_field(catalogue: Catalogue) -> tuple[int, int] | None:
 
 
 def _find_wholes(catalogue: Catalogue, marked: list[int]) -> list[_Whole]:
-    groups: dict[str, list[tuple[int, str]]] = {}
+    groups: dict[str, list[_PartRow]] = {}
     for row in marked:
         fields = _fields(catalogue, row)
         tensor, part = _text(catalogue, fields, "part_of"), _text(catalogue, fields, "part")
         if tensor is not None and part is not None and catalogue.name(row) == f"{tensor}#{part}":
-            groups.setdefault(tensor, []).append((row, part))
+            groups.setdefault(tensor, []).append(_PartRow(row, part, fields))
     found = (_whole(catalogue, name, rows) for name, rows in groups.items())
     return [whole for whole in found if whole is not None]
 
 
-def _whole(catalogue: Catalogue, name: str, rows: list[tuple[int, str]]) -> _Whole | None:
+def _whole(catalogue: Catalogue, name: str, rows: list[_PartRow]) -> _Whole | None:
     """The tensor that the first part describes; None if its fields are missing or inconsistent."""
-    fields = _fields(catalogue, rows[0][0])
+    fields = rows[0].fields
     shape, attributes = _shape(catalogue, fields), fields.get("attributes")
     layout = _text(catalogue, fields, "logical_layout") or _text(catalogue, fields, "layout")
     if shape is None or layout is None or (attributes and not _has_text_keys(catalogue.data, attributes)):
         return None
-    parts = [part for _, part in rows]
-    if layout == "dense" and parts != ["data"]:
+    if layout == "dense" and [held.part for held in rows] != ["data"]:
         return None
-    return _Whole(name, [row for row, _ in rows], parts, shape, layout, attributes)
+    return _Whole(name, rows, shape, layout, attributes)
 
 
 def _take(catalogue: Catalogue, order: NDArray[np.int64], tensors: NDArray[np.int64]) -> Catalogue:
@@ -171,12 +179,12 @@ def _describe(gathered: Catalogue, tensor: int, whole: _Whole) -> None:
         gathered.attributes[tensor] = whole.attributes
     if whole.layout != "dense":
         gathered.layouts[tensor] = whole.layout
-    for row, part in zip(gathered.rows(tensor), whole.parts, strict=True):
-        if part != "data":
-            gathered.parts[row] = part
+    for row, held in zip(gathered.rows(tensor), whole.rows, strict=True):
+        if held.part != "data":
+            gathered.parts[row] = held.part
         if gathered.dtype(row) is not BY_NAME["uint8"]:
             continue
-        logical = _text(gathered, _fields(gathered, row), "logical_type")
+        logical = _text(gathered, held.fields, "logical_type")
         if logical is not None:
             gathered.dtypes[row] = BY_NAME[logical].code if logical in BY_NAME else UNKNOWN
             if logical not in BY_NAME:
@@ -191,8 +199,10 @@ def _fields(catalogue: Catalogue, row: int) -> dict[str, int]:
 def _text(catalogue: Catalogue, fields: Mapping[str, int], key: str) -> str | None:
     """The value of a field if it is text, else None."""
     begin = fields.get(key)
-    cursor = Cursor(catalogue.data, pos=begin or 0)
-    return cursor.text(key) if begin and cursor.major() == TEXT else None
+    if begin is None:
+        return None
+    cursor = Cursor(catalogue.data, pos=begin)
+    return cursor.text(key) if cursor.major() == TEXT else None
 
 
 def _shape(catalogue: Catalogue, fields: Mapping[str, int]) -> tuple[int, ...] | None:

@@ -145,17 +145,22 @@ class Scanned:
 
     def texts(self, table: Table, rows: NDArray[np.bool_], key: str) -> dict[int, str]:
         """Decodes a text field of some rows: values that are not in `words`."""
-        found = {}
-        for row in rows.nonzero()[0].tolist():
-            cursor = Cursor(self.data, pos=int(table.places[row]))
+        found, cursor = {}, Cursor(self.data)
+        some = rows.nonzero()[0]
+        for row, cursor.pos in zip(some.tolist(), table.places[some].tolist(), strict=True):
             if table.record.named:
                 cursor.skip()
-            found[row] = Cursor(self.data, pos=cursor.fields("record", others=True)[key]).text(key)
+            cursor.pos = cursor.fields("record", others=True)[key]
+            found[row] = cursor.text(key)
         return found
 
     def names(self, table: Table, rows: NDArray[np.bool_]) -> dict[int, str]:
         """Decodes the names of some records."""
-        return {row: Cursor(self.data, pos=int(table.places[row])).text("name") for row in rows.nonzero()[0].tolist()}
+        found, cursor = {}, Cursor(self.data)
+        some = rows.nonzero()[0]
+        for row, cursor.pos in zip(some.tolist(), table.places[some].tolist(), strict=True):
+            found[row] = cursor.text("name")
+        return found
 
 
 def positions(column: NDArray[np.int64]) -> dict[int, int]:

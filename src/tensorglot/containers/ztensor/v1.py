@@ -133,11 +133,14 @@ def _catalogue(found: Scanned) -> Catalogue:
     )
     rules.refuse_row(catalogue, words == 0, "ztensor.entry.missing", "'dtype' is missing")
     unknown = dtypes == UNKNOWN
-    inherited_names = found.texts(objects, objects.codes["dtype"] > 0, "dtype") if unknown.any() else {}
-    own_names = found.texts(parts, unknown & (own > 0), "dtype")
-    for row in np.flatnonzero(unknown).tolist():
-        default = "uint64" if indices[row] else inherited_names.get(int(owners[row]), "")
-        catalogue.unknown_dtypes[row] = own_names.get(row, default)
+    inherits = unknown & (own == 0)
+    heirs = np.zeros(objects.rows, np.bool_)
+    heirs[owners[inherits & ~indices]] = True
+    inherited_names = found.texts(objects, heirs, "dtype")
+    own_names = found.texts(parts, unknown & ~inherits, "dtype")
+    for row in np.flatnonzero(inherits).tolist():
+        own_names[row] = "uint64" if indices[row] else inherited_names[int(owners[row])]
+    catalogue.unknown_dtypes |= own_names
     sized = (encodings == RAW) | (stated >= 0)
     for tensor, layout in found.texts(objects, objects.codes["format"] != _DENSE, "format").items():
         whole = all(sized[row] for row in catalogue.rows(tensor))

@@ -179,7 +179,8 @@ def _root(cursor: cbor.Cursor, limits: Limits) -> tuple[Scanned, dict[str, Shard
     """Reads the objects, the shard table, and the position of the attributes of the file (§3.1)."""
     shards: dict[str, Shard] = {}
     objects = attributes = None
-    for key in cursor.text_keys("manifest"):
+    fields = cursor.fields("manifest", others=True)
+    for key, cursor.pos in fields.items():
         if key == "objects":
             count = cursor.count(key, cbor.MAP)
             limits.check_tensors(count, rule=rules.COUNT_RULE, offset=cursor.base)
@@ -188,8 +189,6 @@ def _root(cursor: cbor.Cursor, limits: Limits) -> tuple[Scanned, dict[str, Shard
             shards = read_shards(cursor)
         elif key == "attributes":
             attributes = pass_attributes(cursor, NAME_NBYTES)
-        else:
-            cursor.skip()
     if objects is None:
         raise FormatError("'objects' is missing", rule="ztensor.entry.missing", offset=cursor.base)
     return objects, shards, attributes
@@ -252,20 +251,16 @@ def _check_shapes(catalogue: Catalogue) -> None:
     """§3.2: at most 64 dimensions, a product below 2**64; dimensions after a zero may be of any size."""
     ranks = catalogue.dim_offsets[1:] - catalogue.dim_offsets[:-1]
     rules.refuse_tensor(catalogue, ranks > RANK, "ztensor.shape.rank", f"more than {RANK} dimensions")
+    huge = "dimensions of 2**63 or more are not supported"
+    rules.refuse_tensor(catalogue, catalogue.counts == kernel.HUGE, "ztensor.limit.dimension", huge, LimitError)
     for tensor in (catalogue.counts < 0).nonzero()[0].tolist():
-        cursor = cbor.Cursor(catalogue.data, base=catalogue.base, pos=int(catalogue.places[tensor]))
-        cursor.skip()
-        cursor.pos = cursor.fields("object", others=True)["shape"]
-        offset, name, product = cursor.base + cursor.pos, catalogue.name(tensor), 1
-        for _ in cursor.array("shape"):
-            size = cursor.uint("shape")
+        product = 1
+        for size in catalogue.shape(tensor):
             product *= size
             if product >= 1 << 64:
+                this = np.arange(len(ranks)) == tensor
                 message = "the product of the dimensions is 2**64 or more"
-                raise FormatError(message, rule="ztensor.shape.product", offset=offset, tensor=name)
-            if size >= rules.SIZE_END:
-                message = "dimensions of 2**63 or more are not supported"
-                raise LimitError(message, rule="ztensor.limit.dimension", offset=offset, tensor=name)
+                rules.refuse_tensor(catalogue, this, "ztensor.shape.product", message)
         catalogue.counts[tensor] = min(product, rules.SIZE_END - 1)
 
 

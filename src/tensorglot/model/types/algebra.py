@@ -50,6 +50,7 @@ __all__ = [
     "TypeType",
     "Var",
     "Void",
+    "block",
     "dense",
     "dense_parts",
     "fold",
@@ -428,7 +429,11 @@ def leading(type: Type) -> tuple[tuple[int, ...], Type]:
 
 def dense(dtype: DType, shape: tuple[int, ...]) -> Type:
     """The type of a block of elements: `3 * 4 * float32`."""
-    type = _ELEMENTS[dtype.name]
+    return block(_ELEMENTS[dtype.name], shape)
+
+
+def block(type: Type, shape: tuple[int, ...]) -> Type:
+    """The same for elements of any type."""
     for size in reversed(shape):
         type = Fixed(size, type)
     return type
