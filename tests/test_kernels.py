@@ -23,6 +23,7 @@ import zstandard
 
 import tensorglot as tg
 import test_attacks_bintensors
+import test_dynd_types
 import test_onnx
 import ztensor_builder as zt
 from bson_samples import EVERY_KIND, binary, document, element
@@ -497,6 +498,7 @@ def pickle_steps_calls() -> Iterator[Call]:
         "a.b": 5,
         "a.f": total,
         "a.s": Storage("k", Kind("f4"), 3),
+        "a.n": Storage("k", None, 3),
         "torch._utils._rebuild_tensor_v2": View._make,
     }
     types = Pairs, Storage, View
@@ -507,16 +509,23 @@ def pickle_steps_calls() -> Iterator[Call]:
     codes += [b"B\1\0\0\0b", b"C\1b", b"T\1\0\0\0\xff", b"U\1b", b"\x8d\1" + bytes(7) + b"b", b"\x8e" + b"\xff" * 8]
     codes += [b"(d", b"Q", b"Nb", b")\x81", b"]" * 80]
     codes += [b"ccollections\nOrderedDict\n)R", b"\x8c\1a\x8c\1b\x93", b"](", b"}(", b"e", b"u", b"s", b"a", b"t"] * 3
-    view = b"ctorch._utils\n_rebuild_tensor_v2\n(ca\ns\nK\1%s%s\x89Nt"
-    sizes = [b")", b"K\2\x85", b"K\1K\3\x86", b"N\x85", b"\x8a\x08" + b"\xff" * 8 + b"\x85"]
-    codes += [view % (a, b) + b"R" for a in sizes for b in sizes]
+    view = b"ctorch._utils\n_rebuild_tensor_v2\n(ca\n%s\nK\1%s%s\x89Nt"
+    sizes = [
+        b")",
+        b"K\2\x85",
+        b"K\1K\3\x86",
+        b"N\x85",
+        b"\x8a\x08" + b"\xff" * 8 + b"\x85",
+        b"\x8a\x09" + bytes(7) + b"\x80\0\x85",
+    ]
+    codes += [view % (name, a, b) + b"R" for a in sizes for b in sizes for name in (b"s", b"n")]
     codes += [b"\x8a" + bytes([n]) + bytes(range(125, 125 + n)) for n in range(10)]
     codes += [b"\x95" + bytes([n]) + bytes(7) for n in (0, 5, 255)] + [b"\x95" + b"\xff" * 8]
     codes += [b"ca\nf\n)R", b"ca\nf\nK\1K\2\x86R", b"ca\nf\n)\x85R", b"K\1)R", b"ca\nf\n]R"]
-    likely = codes[-110:]
+    likely = codes[-160:]
     for _ in range(12_000):
         data = b"(" + b"".join(rng.choices(likely if rng.random() < 0.8 else codes, k=rng.randrange(1, 30))) + b"t."
-        begin, works = rng.choice([0, 0, -64]), {total: rng.choice([60, 4200]), 0x62: rng.choice([0, 900])}
+        begin, works = rng.choice([0, 0, -64]), {total: rng.choice([60, 4200]), 0x62: rng.choice([0, 900, 5000])}
         functions = rng.choice([{}, {0x51: repr, 0x62: lambda target, state: target, 0x81: lambda *given: [given]}])
         yield "interpret", lambda data=data, given=(begin, 0, names, functions, types, works): (data, given)
 
@@ -592,22 +601,32 @@ def protobuf_calls() -> Iterator[Call]:
             graph[rng.randrange(len(graph))] = rng.randrange(256)
         graphs.append(bytes(graph))
     for data in (*files, *graphs):
-        left, rank = rng.choice([3, 40, 1 << 40]), rng.choice([1, 64])
+        left, rank = rng.choice([3, 40, 1 << 40]), rng.choice([1, 2, 64])
         end = len(data) + rng.choice([0, 2, -len(data) // 2])
         wanted = rng.choice([0, 1 << 5 | 1 << 7, (1 << 64) - 1])
         yield "fields", lambda given=(data, left, wanted): given
         yield "tensors", lambda given=(data, left, end, rank): given
+    packed = [test_onnx.field(1, dims) for dims in (b"\1" * 9, b"\1" * 30, b"\x80" * 20, b"\x80\1")]
+    shapes = [(1 << 31, 1 << 31), ((1 << 60) - 1,), (1 << 60,), (-1,)]
+    packed += [2 * one for one in packed] + [test_onnx.tensor(dims=shape) for shape in shapes]
+    for dims in (*packed, b"\x09" + bytes(8), 2 * test_onnx.entry("k", "v"), test_onnx.tensor(raw=bytes(7))):
+        for data in (test_onnx.field(5, dims), test_onnx.field(15, test_onnx.field(3, 7) + dims)):
+            for rank in (1, 2, 64):
+                yield "tensors", lambda data=data, rank=rank: (data, 1 << 20, len(data), rank)
     pair = test_onnx.field(1, b"key") + test_onnx.field(2, "värde".encode())
     turned = test_onnx.field(2, b"") + test_onnx.field(1, b"k")
-    ends = [bytes([0x80]), b"\x0a\x80", b"\x0a\x09a", b"\x12\x01\xff", b"\x18\0", b"\x80" * 11]
+    ends = [bytes([0x80]), b"\x0a\x80", b"\x0a\x09a", b"\x12\x01\xff", b"\x08\1", b"\x18\0", b"\x80" * 11]
     for message in (b"", pair, turned, pair + pair, *(first + end for first in (b"", pair[:5]) for end in ends)):
-        data = test_onnx.field(14, message) + test_onnx.field(14, pair) + test_onnx.field(3, 1)
-        yield "fields", lambda data=data: (data, 1 << 20, 1 << 3)
+        for more in (test_onnx.field(14, pair), b""):
+            data = test_onnx.field(14, message) + more + test_onnx.field(3, 1)
+            yield "fields", lambda data=data: (data, 1 << 20, 1 << 3)
     parts = [
         test_onnx.tensor("v", 1, (2,), raw=bytes(8)),
         test_onnx.tensor("", 7, (2,), raw=bytes(8) + b"\3" + bytes(7)),
         test_onnx.tensor("", 7, (2, 1), int64=b"\1\x83\1"),
         test_onnx.tensor("e", 7, (2,), location=1) + test_onnx.entry("location", "file"),
+        test_onnx.tensor("e", 7, (2,), location=1, raw=bytes(16)),
+        test_onnx.tensor("f", 1, (2,), float=bytes(8)),
         test_onnx.field(8, b"p") + test_onnx.field(1, b"\2\3") + test_onnx.field(2, 300),
         test_onnx.field(8, b"t") + test_onnx.field(2, 8) + test_onnx.field(6, b"a") * 2,
         test_onnx.tensor("", 7, (0,), raw=b""),
@@ -626,7 +645,13 @@ def protobuf_calls() -> Iterator[Call]:
 
 def reader_of(module: ModuleType, data: bytes, left: int) -> Any:
     """Of a file that is longer than its bytes that are there."""
-    return module.Reader(lambda offset, nbytes: data[offset : offset + min(nbytes, 100)], len(data) + 2, left)
+    size = len(data) + 2
+
+    def read(offset: int, nbytes: int) -> bytes:
+        assert offset + nbytes <= size
+        return data[offset : offset + min(nbytes, 100)]
+
+    return module.Reader(read, size, left)
 
 
 def fields(module: ModuleType, data: bytes, left: int, wanted: int) -> list[Any]:
@@ -645,17 +670,31 @@ def tensors(module: ModuleType, data: bytes, left: int, end: int, rank: int) -> 
     return [reader.failure(), columns, external, sparse]
 
 
+def head(module: ModuleType, *arguments: Any) -> Any:
+    try:
+        return module.head(*arguments)
+    except IndexError as error:
+        return [type(error).__name__]
+
+
 def item(module: ModuleType, *arguments: Any) -> Any:
     try:
-        return module.value(*arguments)
+        return [repr(module.value(*arguments))]  # a number may be NaN
     except (IndexError, KeyError, UnicodeDecodeError) as error:
         return [type(error).__name__]
+
+
+TYPE_TEXTS = [
+    text
+    for text in (*test_dynd_types.CANONICAL, *test_dynd_types.SPELLINGS, *test_dynd_types.REFUSED)
+    if 0 < len(text) < 100 and text.isascii()
+]
 
 
 def type_texts(rng: random.Random) -> list[str]:
     """Texts of types, some with a character changed."""
     texts = [str(random_type(rng)) for _ in range(rng.choice((1, 1, 3)))]
-    texts += rng.choice(([], [], [], ["{a: int8, a: (x: T) -> T}"]))
+    texts += rng.choice(([], [], [], [rng.choice(TYPE_TEXTS)], ["{a: int8, a: (x: T) -> T}"]))
     for _ in range(rng.choice((0, 0, 1, 2))):
         chosen = rng.randrange(len(texts))
         at = rng.randrange(len(texts[chosen]))
@@ -667,11 +706,13 @@ def type_texts(rng: random.Random) -> list[str]:
 def type_rows_calls() -> Iterator[Call]:
     rng = random.Random(24)
     yield "scan", lambda: (b"", np.zeros(1, np.int64), np.zeros(9, np.int64), 1, KERNEL_WORDS, 38, 64, 64)
+    cases = [([text], len(text), (38, 64, 64)) for text in TYPE_TEXTS]
     for _ in range(4000):
         texts = type_texts(rng)
+        room = max(1, sum(map(len, texts)) + rng.choice((0, 0, 5, -3)))
+        cases.append((texts, room, rng.choice(((38, 64, 64), (38, 2, 64), (2, 64, 1)))))
+    for texts, room, limits in cases:
         data, edges = "".join(texts).encode(), np.cumsum([0, *map(len, texts)], dtype=np.int64)
-        room = max(1, len(data) + rng.choice((0, 0, 5, -3)))
-        limits = rng.choice(((38, 64, 64), (38, 2, 64), (2, 64, 1)))
         yield "scan", lambda data=data, edges=edges, room=room, limits=limits: (
             data, edges, np.zeros(9 * room, np.int64), room, KERNEL_WORDS, *limits,
         )  # fmt: skip
@@ -679,13 +720,22 @@ def type_rows_calls() -> Iterator[Call]:
 
 def type_sizes_calls() -> Iterator[Call]:
     rng = random.Random(25)
+    sizes_of_voids = [0, 1, 63, 64, 65, 300, 1 << 31, 1 << 61, 1 << 62, (1 << 63) - 1]
+    texts = [
+        f"({count} * {leaf}, {more} * void)"
+        for count in sizes_of_voids
+        for more in sizes_of_voids
+        for leaf in ("int8", "(int16, void)")
+    ]
     for i in range(2000):
         text = str(random_type(rng))
         huge = f"({(1 << 63) - 1} * {text}, {1 << 62} * {text}, 1152921504606846976 * {text})"
-        rows = read_types([huge if i % 4 == 0 else text])
+        texts.append(huge if i % 4 == 0 else text)
+    for text in texts:
+        rows = read_types([text])
         count = len(rows.code)
         yield "measure", lambda rows=rows, count=count: (
-            rows.columns.reshape(-1), count, sizes.KERNEL_WORDS, np.zeros(3 * count, np.int64),
+            rows.columns.reshape(-1), count, sizes.KERNEL_WORDS, np.full(3 * count, 7),
         )  # fmt: skip
 
 
@@ -693,7 +743,8 @@ def cbor_values_calls() -> Iterator[Call]:
     rng = random.Random(23)
     values = [0, 300, -1, -(1 << 64), "text", b"raw", True, None, 1.5, [], {}, [1, [2]], {"a": 1, "bb": [{}]}, {1: 2}]
     values += [
-        zt.Raw(bytes.fromhex(form)) for form in ("9f01ff", "bf6161019fffff", "7f6161ff", "5f41004101ff", "f820", "e0")
+        zt.Raw(bytes.fromhex(form))
+        for form in ("9f01ff", "bf6161019fffff", "7f6161ff", "5f41004101ff", "f820", "e0", "f93e00", "fa3fc00000")
     ]
     for _ in range(4000):
         value = rng.choice(values) if rng.random() < 0.3 else rng.choices(values, k=rng.randrange(6))
@@ -702,12 +753,14 @@ def cbor_values_calls() -> Iterator[Call]:
             data[rng.randrange(len(data))] = rng.randrange(256)
         arguments = bytes(data), rng.choice([0, 0, 0, 1, -1, 999]), lambda *tag: tag, str, tuple
         yield "item", lambda arguments=arguments: arguments
+        yield "head", lambda arguments=arguments: arguments[:2]
 
 
 CLASSES: dict[str, Callable[..., list[Any]]] = {
     "interpret": interpret,
     "fields": fields,
     "tensors": tensors,
+    "head": head,
     "item": item,
 }
 """What is done with the class of a kernel, or with a function that raises."""
@@ -932,7 +985,22 @@ def test_values_are_skipped_alike_compiled_and_interpreted(monkeypatch: pytest.M
         types = [random_type(rng, 4) for _ in range(rng.randrange(1, 4))]
         data = b"".join(random_bytes(rng, type) for type in types)
         text = "{" + ", ".join(f"a{i}: {type}" for i, type in enumerate(types)) + ", end: string}"
-        cases.append(varint(len(text)) + text.encode() + (mutant(rng, data) if rng.random() < 0.6 else data) + b"\0")
+        cases.append(file_of(text, (mutant(rng, data) if rng.random() < 0.6 else data) + b"\0"))
+    lists = [varint(size) + bytes(4 * size) for size in rng.choices(range(4000), k=50)]  # more than is read at once
+    cases.append(file_of("{a: var * var * int32, end: string}", varint(50) + b"".join(lists) + b"\0"))
+    cases.append(file_of("{a: " + "var * " * 64 + "?string, end: string}", b"\1" * 65 + b"\3abc" + b"\0"))  # deep
+    cases.append(file_of("{a: array[Any], end: string}", file_of("9999999999 * void", b"") + b"\0"))
+    # More types than are kept, all of them inside a value that is still open; then the longest text, and a longer one.
+    texts = ["(" + "(), " * 16_000 + f"{size} * int8)" for size in range(1, 5)]
+    boxes = b"".join(file_of(text, bytes(size)) for size, text in enumerate(texts, 1))
+    longest = "(" + "(), " * 16_382 + "uint16)"
+    opened = [
+        file_of("(array[Any], array[Any], array[Any], array[Any])", boxes),
+        file_of(longest, bytes(2)),
+        file_of(longest.replace("uint16", "float16"), bytes(2)),
+    ]
+    cases += [file_of("{a: array[Any], end: string}", box + b"\0") for box in opened]
+    assert [isinstance(skipped(case), list) for case in cases[-6:]] == [True, True, False, True, True, False]
     compiled = [skipped(case) for case in cases]
     for name in ("skip_values", "type_rows", "type_sizes"):
         monkeypatch.setattr(skip, name, interpreted(name))
@@ -940,6 +1008,10 @@ def test_values_are_skipped_alike_compiled_and_interpreted(monkeypatch: pytest.M
         assert skipped(case) == expected, case
     assert len({outcome[0] for outcome in compiled if isinstance(outcome, tuple)}) > 6
     assert sum(isinstance(outcome, list) for outcome in compiled) > 500
+
+
+def file_of(text: str, data: bytes) -> bytes:
+    return varint(len(text)) + text.encode() + data
 
 
 def skipped(data: bytes) -> list[int | None] | tuple[str, int | None]:

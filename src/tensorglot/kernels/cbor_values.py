@@ -66,7 +66,7 @@ def value(data: bytes, pos: cython.Py_ssize_t, tag: Any, simple: Any, mapping: A
     while True:
         reader.read()
         ends = reader.major == SPECIAL and reader.info == OPEN_ENDED
-        if ends and wanted >= 0:
+        if ends and wanted != -1:
             raise IndexError(reader.begin)
         if ARRAY <= reader.major <= TAG:
             outer.append((major, number, wanted, items))

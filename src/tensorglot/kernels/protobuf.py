@@ -211,13 +211,13 @@ class Reader:
         at: cython.Py_ssize_t,
         end: cython.Py_ssize_t,
         wanted: cython.ulonglong,
-        pair: cython.ulonglong = 0,
-        pairs: dict[str, str] | None = None,
+        pair: cython.ulonglong,
+        pairs: dict[str, str] | None,
     ) -> tuple[int, int, int, int, int] | None:
         """The first field from `at` up to `end` whose number is a bit of `wanted`: number, kind, value, begin, end.
 
-        None if there is none, and after a fault. Fields before it of the number `pair`, which
-        are a key and its value, are added to `pairs`.
+        None if there is none, and after a fault. Fields before it of the number `pair` (0: none),
+        which are a key and its value, are added to `pairs`.
         """
         while at < end:
             if not self.head(at, end):
@@ -278,20 +278,19 @@ class Reader:
         rank, number of elements, dimensions, and the largest index as an unsigned number, -1 if
         there is none, None if that is not known here.
         """
-        while at < end and self.head(at, end):
+        good: cython.bint = True
+        while good and at < end and self.head(at, end):
             at = self.end
             if self.number != 5 and self.number != 15:
                 continue
             if not self.require(_BYTES):
                 return
             if len(columns[0]) + len(sparse[4]) >= most:
-                self.fail(TENSORS, self.first)
+                good = self.fail(TENSORS, self.first)
             elif self.number == 5:
-                self.tensor(max_rank, columns, external)
+                good = self.tensor(max_rank, columns, external)
             else:
-                self.sparse(max_rank, sparse)
-            if self.fault != 0:
-                return
+                good = self.sparse(max_rank, sparse)
 
     @cython.cfunc
     def tensor(self, max_rank: cython.Py_ssize_t, columns: Any, external: dict[int, dict[str, str]]) -> cython.bint:
@@ -304,6 +303,7 @@ class Reader:
         location: cython.ulonglong = 0
         seen: cython.ulonglong = 0
         count: cython.longlong
+        good: cython.bint = True
         entries: dict[str, str] = {}
         sizes: list[Any] = []
         self.data = self.values = self.values_end = 0
@@ -313,9 +313,9 @@ class Reader:
                 return False
             at = self.end
             if self.number == 1:
-                self.dims(sizes, max_rank)
+                good = self.dims(sizes, max_rank)
             elif self.number == 13:
-                self.pair(entries, ENTRY_TWICE)
+                good = self.pair(entries, ENTRY_TWICE)
             elif self.number == 2 or self.number == 8 or self.number == 14:
                 if seen >> self.number & 1:
                     return self.fail(TWICE, self.first, (self.number,))
@@ -328,11 +328,12 @@ class Reader:
                     location = self.value
                 else:
                     name = self.decoded()
+                    good = self.fault == 0
             elif self.number == 3:
                 return self.fail(SEGMENT, self.first)
             elif 4 <= self.number <= 11:
-                self.take_values()
-            if self.fault != 0:
+                good = self.take_values()
+            if not good:
                 return False
         if location > 1:
             return self.fail(LOCATION, begin, (location,))
@@ -403,6 +404,7 @@ class Reader:
         end: cython.Py_ssize_t = self.end
         seen: cython.int = 0
         count: cython.longlong
+        good: cython.bint = True
         sizes: list[Any] = []
         values, values_external, indices, indices_external, begins, ranks, counts, dims, largest = columns
         # Invariant: `seen` has bit 1 if the values are in their columns, and bit 2 if the indices are.
@@ -411,7 +413,7 @@ class Reader:
                 return False
             at = self.end
             if self.number == 3:
-                self.dims(sizes, max_rank)
+                good = self.dims(sizes, max_rank)
             elif self.number < 3:
                 if not self.require(_BYTES):
                     return False
@@ -419,10 +421,11 @@ class Reader:
                     return self.fail(PART_TWICE, self.first)
                 seen |= 1 << self.number
                 if self.number == 1:
-                    self.tensor(max_rank, values, values_external)
-                elif self.tensor(max_rank, indices, indices_external):
+                    good = self.tensor(max_rank, values, values_external)
+                else:
+                    good = self.tensor(max_rank, indices, indices_external)
                     largest.append(None if len(indices[0]) - 1 in indices_external else self.largest())
-            if self.fault != 0:
+            if not good:
                 return False
         if seen != 6:
             return self.fail(PARTS, begin)

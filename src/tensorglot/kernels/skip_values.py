@@ -126,9 +126,6 @@ class Skipper:
         self.most_charges = most_charges
         self.most_boxes = most_boxes
         self.most_text = most_text
-        self.at = self.end = 0
-        self.beyond = 0
-        self.need = 0
         self.use(columns, sizes, rows)
         self.deepen(64)
 

@@ -259,7 +259,7 @@ class Reader:
         word: cython.longlong = -1
         if self.quoted():
             word = self.find(begin, self.at)
-        if word < 0 or self.kinds[word] != codes.UNIT:
+        if word < 0:  # no other words are in quotes
             return False
         if self.accept(b", tz=", 5):
             begin = self.at
@@ -557,7 +557,6 @@ class Reader:
         self.begins[row] = begin
         self.ends[row] = -1
         self.parent[row] = self.top
-        self.after[row] = -1
         self.number[row] = self.word[row] = self.symbolic[row] = 0
         self.leaf[row] = row
         return row

@@ -75,10 +75,10 @@ class Sizes:
         for row in range(begin, end):
             self.put(row, 0, 0, 0)
         # Invariant: the rows behind `row`, among them those of the types inside it, are measured and in the sums of
-        # the lists that they are items of.
+        # the types around them. `of_row` completes or replaces these.
         for row in range(end - 1, begin - 1, -1):
             self.of_row(row)
-            if self.parent[row] >= 0 and codes.PAIR <= self.code[self.parent[row]] <= codes.STRUCT:
+            if self.parent[row] >= 0:
                 self.add(self.parent[row], row)
         for row in range(begin, end):
             self.charge(row)
@@ -107,8 +107,6 @@ class Sizes:
             nbytes = self.nbytes[inner]
             nbytes = _product(number, nbytes) if nbytes >= 0 else nbytes
             self.put(row, nbytes, _product(number, self.least[inner]), _more(_product(number, self.objects[inner]), 1))
-        elif code == codes.POINTER or code == codes.STORAGE:
-            self.put(row, self.nbytes[inner], self.least[inner], self.objects[inner])
         elif code == codes.OPTION:
             self.put(row, _VARIABLE, 1, 1)
             while self.code[inner] == codes.POINTER:
@@ -119,13 +117,13 @@ class Sizes:
             self.objects[row] = _more(self.objects[row], 1)  # all else is the sum of its items already
         elif code == codes.MERKLE and self.symbolic[inner] == 0:
             self.put(row, _CID_NBYTES, _CID_NBYTES, 1)
-        else:
+        elif code != codes.POINTER and code != codes.STORAGE:  # these have the sizes of what they are around
             self.put(row, _VARIABLE, _LINK_NBYTES if code == codes.MERKLE else 2 if code == codes.ARRAY else 1, 1)
 
     @cython.cfunc
     @cython.exceptval(check=False)
     def add(self, row: cython.Py_ssize_t, item: cython.Py_ssize_t) -> cython.void:
-        """Adds the sizes of an item to those of its list."""
+        """Adds the sizes of a type to those of the type around it."""
         variable: cython.bint = self.nbytes[row] < 0 or self.nbytes[item] < 0
         self.nbytes[row] = _VARIABLE if variable else _more(self.nbytes[row], self.nbytes[item])
         self.least[row] = _more(self.least[row], self.least[item])
