@@ -72,7 +72,7 @@ coverage-map: $(VENV)/.test $(VENV)/.mutants $(VENV)/.oracles
 	$(BIN)/python tests/coverage_map.py --seconds=240
 	$(BIN)/python tests/coverage_map.py --interpreted kernels cbor_kernel cbor varint_bounds bson_walk safetensors zstd \
 	    corpus_bintensors attacks_bintensors store_encodings dynd_bijection names index bson_embeddings dynd_streams \
-	    dynd_time ztensor_01
+	    dynd_time ztensor_01 dynd_types onnx pickles pt
 
 # The test command of each promise in docs/trust.md.
 promises: $(VENV)/.test

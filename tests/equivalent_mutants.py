@@ -104,6 +104,59 @@ EQUIVALENT: dict[str, str] = {
     ),
     "kernels/bintensors.py: 9  →  10  in  "
     "capacity: cython.Py_ssize_t = 64 + 9 * len(dims) + 54 * count + len(text)": "room that is cut to what it has",
+    "kernels/type_rows.py: 0  →  1  in  valid = number >= 0": "a fixed_string has a byte or more",
+    "kernels/type_rows.py: 1  →  2  in  return -1 if found is None else found": "any negative number is no word",
+    "kernels/type_rows.py: 1  →  2  in  return -1": "any negative number says that there is nothing",
+    "kernels/type_rows.py: 0  →  1  in  if at < 0:": "no escape ends at 0 or 1",
+    "kernels/type_sizes.py: 1  →  2  in  self.put(row, _CID_NBYTES, _CID_NBYTES, 1)": (
+        "beside 36 bytes, one object more is free"
+    ),
+    "kernels/protobuf.py: 0  →  1  in  "
+    "largest.append(None if len(indices[0]) - 1 in indices_external else self.largest())": "columns have one length",
+    "kernels/protobuf.py: 0  →  1  in  if self.first < 0:": "the head of a field ends behind 0",
+    "kernels/protobuf.py: self.first < 0  →  self.first <= 0": "the same",
+    "kernels/protobuf.py: self.end <= self.reach  →  self.end < self.reach": "reads bytes again: the same bytes",
+    "kernels/protobuf.py: self.begin <= at < self.reach  →  self.begin < at < self.reach": "the same",
+    "kernels/protobuf.py: self.number < 64  →  self.number <= 64": "64 bits have no bit of this number",
+    "kernels/protobuf.py: 0  →  1  in  if value > 0:": "a product without its ones",
+    "kernels/pickle_steps.py: nbytes < 8  →  nbytes <= 8": "interpreted, the sign of eight bytes needs no more room",
+    "kernels/pickle_steps.py: 8  →  9  in  if nbytes < 8:": "the same",
+    "kernels/pickle_steps.py: 4096  →  4097": "how much may be looked at again, of thousands of values",
+    "kernels/cbor_values.py: self.pos < self.end  →  self.pos <= self.end": (
+        "interpreted, looking at what is behind the end raises IndexError as well"
+    ),
+    "kernels/cbor_values.py: 1  →  2  in  "
+    "after: cython.Py_ssize_t = head_end(p, pos, len(data)) if pos >= 0 else -1": "any negative number is no position",
+    "kernels/cbor_values.py: 0  →  1  in  if after < 0:": "a head ends behind 0",
+    "kernels/cbor_values.py: after < 0  →  after <= 0": "the same",
+    "kernels/cbor_values.py: 0  →  1  in  if self.pos < 0:": "the same",
+    "kernels/cbor_values.py: self.pos < 0  →  self.pos <= 0": "the same",
+    "kernels/skip_values.py: 100  →  101": "any number that is no answer",
+    "kernels/skip_values.py: self.nbytes[item] < 0  →  self.nbytes[item] <= 0": "opens a frame of no bytes",
+    "kernels/skip_values.py: nbytes >= 0  →  nbytes > 0": "the same",
+    "kernels/skip_values.py: 0  →  1  in  if row == _BYTES or self.nbytes[row] >= 0:": (
+        "a frame of no bytes is closed before a step"
+    ),
+    "kernels/skip_values.py: begin + size  →  begin - size": "how much is read ahead at a time",
+    "kernels/skip_values.py: row + len(text) > self.capacity  →  row + len(text) >= self.capacity": "more room",
+    "kernels/skip_values.py: self.nbytes[item] > self.end - self.at  →  self.nbytes[item] >= self.end - self.at": (
+        "opens a frame of what could be skipped at once"
+    ),
+    "kernels/skip_values.py: if known is not None:  →  if False:": "reads each text again: the same rows",
+    "kernels/skip_values.py: self.done > 0  →  self.done >= 0": "writes the last end, which is written again",
+    "containers/onnx/tensors.py: 0  →  1  in  padded = np.array([*dims, 0, 0], np.int64)": (
+        "dimensions of what has none, which nobody uses"
+    ),
+    "containers/onnx/tensors.py: 55  →  56": "2**56 elements of 128 bits, of which the product fits as well",
+    "operations/_load_rows.py: if not out:  →  if False:": "looks for an array at every row, and finds none",
+    "operations/_load_rows.py: return mapped.pop() if len(mapped) == 1 else None  →  return None": (
+        "loads tensor by tensor: the same arrays, more slowly"
+    ),
+    "operations/writer.py: if not self._in_place:  →  if True:": "seeks to where it is",
+    "store/packs.py: if len(digests) <= _FEW:  →  if True:": "looks many blocks up one by one: the same chains",
+    "store/packs.py: if not hidden:  →  if False:": "copies what could be used itself",
+    "store/packs.py: 256  →  257": "indexes that are read by one thread after another",
+    "store/packs.py: at >= 0  →  at > 0": "reads blocks one by one: the same bytes",
 }
 """`module: line  →  changed line`, as the campaign prints it, and why. Where the same change of another line is no
 equivalent, `  in  ` and the text of the source line follow."""
