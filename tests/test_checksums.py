@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tensorglot.errors import FormatError, InputError
+from tensorglot.io.local import BufferSource
 from tensorglot.kernels.crc32c_rows import is_fast
+from tensorglot.operations import _digests
+from tensorglot.operations._digests import READ_NBYTES
 from tensorglot.wire.checksums import ALGORITHMS, Checksum, digest_each, digest_rows, hasher, numbers, parse
 
 KNOWN = [
@@ -88,6 +91,21 @@ def test_rows_of_a_buffer_have_the_digests_of_their_bytes(algorithm: str, nbytes
     assert digest_rows(algorithm, data, starts, stops) == digest_each(algorithm, pieces)
     assert digest_rows(algorithm, data, starts[:0], stops[:0]) == b""
     assert digest_rows(algorithm, memoryview(b""), starts[:1], starts[:1]) == digest_each(algorithm, [memoryview(b"")])
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_rows_of_a_source_have_the_digests_of_their_bytes(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that other threads read ahead for, large ones, and small ones that are close together or far apart."""
+    monkeypatch.setattr(_digests, "default_threads", lambda: threads)
+    data = np.random.default_rng(1).bytes(26 * READ_NBYTES)
+    spans = [(21 * READ_NBYTES, 5), (3, 20 * READ_NBYTES), (0, 0), (21 * READ_NBYTES + 7, READ_NBYTES), (1, 2)]
+    spans += [(22 * READ_NBYTES + i, READ_NBYTES + i) for i in range(1, 3)]
+    begins, sizes = np.array(spans).T
+    done: list[int] = []
+    found = _digests.digest_rows(BufferSource(data), begins, begins + sizes, "sha256", done.append)
+    expected = [hashlib.sha256(data[begin : begin + size]).digest() for begin, size in spans]
+    assert [digest.tobytes() for digest in found] == expected
+    assert sum(done) == sizes.sum()
 
 
 @pytest.mark.skipif(not is_fast(), reason="without the kernel, rows are slices, which cannot lie outside")

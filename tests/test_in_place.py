@@ -52,6 +52,13 @@ def metadata(path: Path) -> Any:
     return tg.edit(path, {"step": 3}, in_place=True)
 
 
+def test_in_place_is_a_way_to_append(tmp_path: Path) -> None:
+    with pytest.raises(tg.InputError, match="in_place= needs append=True") as caught:
+        tg.Writer(tmp_path / "new.zt", in_place=True)
+    assert caught.value.rule == "writer.append"
+    assert not (tmp_path / "new.zt").exists()
+
+
 CHANGES: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
     "replace": (replace, {"b": np.zeros((3, 3)), "a": None}),
     "append": (append, {"new": np.arange(5000)}),

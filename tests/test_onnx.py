@@ -345,6 +345,19 @@ def test_operator_sets() -> None:
         assert archive.metadata == {"onnx.ir_version": "8", "onnx.opset.ai.onnx": "21", "onnx.opset.com.x": "-1"}
 
 
+def test_properties_of_the_model() -> None:
+    properties = field(2, b"me") + field(3, b"1.0") + field(4, b"org.x") + field(5, -7) + field(6, b"words")
+    with tg.open(model(X) + properties, format="onnx") as archive:
+        assert archive.metadata == {
+            "onnx.ir_version": "8",
+            "onnx.producer_name": "me",
+            "onnx.producer_version": "1.0",
+            "onnx.domain": "org.x",
+            "onnx.model_version": "-7",
+            "onnx.doc_string": "words",
+        }
+
+
 def test_text_beyond_what_is_read_at_a_time() -> None:
     words = "x" * 100_000
     archive = tg.open(model(X) + field(6, words.encode()), format="onnx")
@@ -382,6 +395,14 @@ def test_limits() -> None:
     for limits in (tg.Limits(tensors=1), tg.Limits(header_nbytes=20), tg.Limits(name_nbytes=0), tg.Limits(rank=0)):
         with pytest.raises(tg.LimitError):
             tg.open(data, format="onnx", limits=limits)
+
+
+def test_limits_may_be_reached() -> None:
+    data = model(tensor("ä" * 5, raw=bytes(8)), X) + 1000 * field(8, field(2, 21))
+    with tg.open(data, format="onnx", limits=tg.Limits(tensors=2, name_nbytes=10, rank=1)) as archive:
+        assert list(archive) == ["ä" * 5, "x"]
+    with pytest.raises(tg.LimitError, match="more than 9 bytes"):
+        tg.open(data, format="onnx", limits=tg.Limits(name_nbytes=9))
 
 
 def test_what_is_not_an_initializer_is_skipped_unread(tmp_path: Path) -> None:

@@ -222,6 +222,12 @@ def test_a_grown_and_a_shrunk_tensor(store: Store) -> None:
     assert store.stats().stored_nbytes < 1.3 * big.nbytes
 
 
+def test_the_stored_size_is_that_of_the_packs(store: Store, tmp_path: Path) -> None:
+    store.commit("main", tensors(1))
+    stored = sum(path.stat().st_size for path in packs(tmp_path / "store"))
+    assert store.stats().stored_nbytes == Store(tmp_path / "store").stats().stored_nbytes == stored
+
+
 # A checkout is an ordinary archive
 
 

@@ -210,6 +210,8 @@ WRONG: dict[str, Callable[[Arrays], object]] = {
     "a bit of a tensor that does not change": lambda held: held["flags"].__setitem__(0, not held["flags"][0]),
     "another type": lambda held: held.update(w=held["w"].astype(np.float64)),
     "another shape": lambda held: held.update(w=held["w"].T.copy()),
+    "the same bytes in another shape": lambda held: held.update(w=held["w"].reshape(-1)),
+    "the same bytes of another type": lambda held: held.update(w=held["w"].view(np.int32)),
     "missing": lambda held: held.pop("none"),
     "the new version": lambda held: held.update(step(weights())),
     "a list": lambda held: held.update(b=held["b"].tolist()),
@@ -493,6 +495,13 @@ def test_values_need_the_base() -> None:
     assert set(states.values()) == {"changed", "unchanged"}
     assert "4 changed" in archive.notes[0].message
     assert tg.verify(data).ok
+
+
+def test_a_few_of_the_removed_tensors_are_named() -> None:
+    for count, named in ((0, None), (1, "removes x0"), (4, "removes x0, x1, x2, x3"), (5, "removes x0, x1, x2, x3, …")):
+        more = {f"x{i}": np.ones(3) for i in range(count)}
+        archive = tg.open(made(more | {"w": np.ones(3)}, {"w": np.zeros(3)}))
+        assert [note.message for note in archive.notes if note.rule == "delta.removed"] == [named] * (named is not None)
 
 
 def test_metadata_of_the_new_version_is_carried(tmp_path: Path) -> None:
