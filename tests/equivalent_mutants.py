@@ -120,6 +120,7 @@ EQUIVALENT: dict[str, str] = {
     "kernels/protobuf.py: self.number < 64  →  self.number <= 64": "64 bits have no bit of this number",
     "kernels/protobuf.py: 0  →  1  in  if value > 0:": "a product without its ones",
     "kernels/pickle_steps.py: nbytes < 8  →  nbytes <= 8": "interpreted, the sign of eight bytes needs no more room",
+    "kernels/pickle_steps.py: if nbytes < 8:  →  if True:": "the same",
     "kernels/pickle_steps.py: 8  →  9  in  if nbytes < 8:": "the same",
     "kernels/pickle_steps.py: 4096  →  4097": "how much may be looked at again, of thousands of values",
     "kernels/cbor_values.py: self.pos < self.end  →  self.pos <= self.end": (
@@ -143,6 +144,11 @@ EQUIVALENT: dict[str, str] = {
         "opens a frame of what could be skipped at once"
     ),
     "kernels/skip_values.py: if known is not None:  →  if False:": "reads each text again: the same rows",
+    "kernels/skip_values.py: 1  →  2  in  return self.more(1) if size == varints.TRUNCATED else size": (
+        "how much is read ahead at a time"
+    ),
+    "kernels/skip_values.py: end < 0  →  end <= 0": "a text has a row",
+    "kernels/cbor_values.py: 0  →  1  in  return 0": "a number that no caller looks at",
     "kernels/skip_values.py: self.done > 0  →  self.done >= 0": "writes the last end, which is written again",
     "containers/onnx/tensors.py: 0  →  1  in  padded = np.array([*dims, 0, 0], np.int64)": (
         "dimensions of what has none, which nobody uses"

@@ -522,7 +522,11 @@ def pickle_steps_calls() -> Iterator[Call]:
     codes += [b"\x8a" + bytes([n]) + bytes(range(125, 125 + n)) for n in range(10)]
     codes += [b"\x95" + bytes([n]) + bytes(7) for n in (0, 5, 255)] + [b"\x95" + b"\xff" * 8]
     codes += [b"ca\nf\n)R", b"ca\nf\nK\1K\2\x86R", b"ca\nf\n)\x85R", b"K\1)R", b"ca\nf\n]R"]
+    codes += [b"ccollections\nOrderedDict\nNN\x86\x85R"]
     likely = codes[-160:]
+    # Arguments that are looked at again in each call.
+    again = b"((" + b"K\1" * 2500 + b"tq\0" + b"ca\nf\nh\0R" * 20 + b"t."
+    yield "interpret", lambda: (again, (0, 0, names, {}, types, {total: 60}))
     for _ in range(12_000):
         data = b"(" + b"".join(rng.choices(likely if rng.random() < 0.8 else codes, k=rng.randrange(1, 30))) + b"t."
         begin, works = rng.choice([0, 0, -64]), {total: rng.choice([60, 4200]), 0x62: rng.choice([0, 900, 5000])}
@@ -990,6 +994,7 @@ def test_values_are_skipped_alike_compiled_and_interpreted(monkeypatch: pytest.M
     cases.append(file_of("{a: var * var * int32, end: string}", varint(50) + b"".join(lists) + b"\0"))
     cases.append(file_of("{a: " + "var * " * 64 + "?string, end: string}", b"\1" * 65 + b"\3abc" + b"\0"))  # deep
     cases.append(file_of("{a: array[Any], end: string}", file_of("9999999999 * void", b"") + b"\0"))
+    cases.append(file_of("{a: string, end: string}", b"\xff" * 8 + b"\x7f" + b"\0"))
     # More types than are kept, all of them inside a value that is still open; then the longest text, and a longer one.
     texts = ["(" + "(), " * 16_000 + f"{size} * int8)" for size in range(1, 5)]
     boxes = b"".join(file_of(text, bytes(size)) for size, text in enumerate(texts, 1))
@@ -1000,7 +1005,7 @@ def test_values_are_skipped_alike_compiled_and_interpreted(monkeypatch: pytest.M
         file_of(longest.replace("uint16", "float16"), bytes(2)),
     ]
     cases += [file_of("{a: array[Any], end: string}", box + b"\0") for box in opened]
-    assert [isinstance(skipped(case), list) for case in cases[-6:]] == [True, True, False, True, True, False]
+    assert [isinstance(skipped(case), list) for case in cases[-7:]] == [True, True, False, False, True, True, False]
     compiled = [skipped(case) for case in cases]
     for name in ("skip_values", "type_rows", "type_sizes"):
         monkeypatch.setattr(skip, name, interpreted(name))
