@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from command_line import run
 from tensorglot import report
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.layouts import LAYOUTS
+from tensorglot.report.cards import Cards
 from tensorglot.report.data import QUANTILES, card, cells_for
 from tensorglot.report.grid import Grid, GridShape, encode_plane
 from terminals import environment
@@ -551,6 +553,47 @@ def test_the_viewer_of_two_files_compares_what_is_asked_for(tmp_path: Path) -> N
             assert card["changed"] == changed
         assert card["parts"][0]["max"] == 1
         assert ask(f"{viewer.url}change/5")[0] == 404
+
+
+@pytest.mark.parametrize("backend", ["pread", "mmap"])
+@pytest.mark.parametrize("how", ["modified", "replaced", "removed", "meanwhile", "beside"])
+def test_a_card_of_a_file_that_was_changed_is_an_error(
+    how: str, backend: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = tmp_path / "a.bt", tmp_path / "b.bt"
+    tg.save(path, {"w": np.ones(4)})
+
+    def modify() -> None:
+        with path.open("r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\x40")
+        os.utime(path, ns=(0, 0))  # the clock of a file system may be slow
+
+    changes = {
+        "modified": modify,
+        "replaced": lambda: tg.save(path, {"w": np.ones(4)}),
+        "removed": path.unlink,
+        "beside": lambda: os.utime(other, ns=(0, 0)),
+        "meanwhile": lambda: None,
+    }
+    source: Any = path
+    if how == "beside":
+        tg.save(other, {"v": np.ones(4)})
+        source = [path, other]
+    with tg.open(source, backend=backend) as archive, report.Viewer(archive, "a.bt") as viewer:
+        assert json.loads(ask(viewer.url + "card/0")[1])["parts"][0]["max"] == 1
+        changes[how]()
+        if how == "meanwhile":
+            read = Cards.card
+
+            def change_and_read(cards: Cards, name: str) -> dict[str, Any]:
+                modify()
+                return read(cards, name)
+
+            monkeypatch.setattr(Cards, "card", change_and_read)
+        found = json.loads(ask(viewer.url + "card/0")[1])
+        assert found.keys() == {"error"}
+        assert "the file was changed after the viewer had opened it" in found["error"]
 
 
 def test_tokens_differ_and_a_closed_viewer_is_gone(viewer: report.Viewer) -> None:

@@ -109,8 +109,10 @@ class Viewer:
         made: dict[str, Any]
         with self._lock:  # one tensor at a time: each uses bounded memory
             try:
-                self._check_files()
-                made = make(self._names[number])
+                try:
+                    made = make(self._names[number])
+                finally:  # also of a file that could not be read: this says why
+                    self._check_files()
             except (TensorglotError, OSError) as error:
                 made = {"error": str(error)}
         return HTTPStatus.OK, "application/json", json.dumps(made, allow_nan=False).encode()
