@@ -563,6 +563,22 @@ class TestModules:
         assert load_model(make(), path) == ([], [])
         assert list(map(list, theirs.load_model(make(), path))) == [[], []]
 
+    def test_a_buffer_with_the_name_of_such_a_counter_may_not_be_missing(self, torch: Any, tmp_path: Path) -> None:
+        from tensorglot.torch import load_model
+
+        model = torch.nn.Module()
+        model.norm, model.own = torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2)
+        model.again = model.norm
+        model.own.register_buffer("num_batches_tracked", torch.tensor(5))
+        names = ("running_mean", "running_var", "weight", "bias")
+        weights = {f"norm.{name}": torch.ones(2) for name in names} | model.own.state_dict(prefix="own.")
+        tg.save(tmp_path / "m.bt", {name: t for name, t in weights.items() if name != "own.num_batches_tracked"})
+        assert load_model(model, tmp_path / "m.bt", strict=False) == (["own.num_batches_tracked"], [])
+        with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "own\.num_batches_tracked"'):
+            load_model(model, tmp_path / "m.bt")
+        tg.save(tmp_path / "m.bt", weights)
+        assert load_model(model, tmp_path / "m.bt") == ([], [])
+
     def test_parameters_without_a_shape(self, torch: Any, tmp_path: Path) -> None:
         from tensorglot.torch import load_model, save_model
 

@@ -108,7 +108,8 @@ def load_model(
             _check_memory(name, state[name])
         if _loads_itself(model):
             return _give(model, archive, others, strict)
-        missing = [name for name in state if name not in archive and name not in others and not _is_counter(name)]
+        optional = _counters(model)
+        missing = [name for name in state if name not in archive and name not in others and name not in optional]
         unexpected = [name for name in archive if name not in state or others.get(name) == "unexpected"]
         if strict:
             _check_names(model, missing, unexpected)
@@ -159,9 +160,13 @@ def _give(
     return missing, unexpected
 
 
-def _is_counter(name: str) -> bool:
-    """Whether it is the counter of a batch norm: PyTorch loads files without it, and keeps its value."""
-    return name.rpartition(".")[2] == "num_batches_tracked"
+def _counters(model: torch.nn.Module) -> set[str]:
+    """The names of the counters of batch norms: PyTorch loads files without them, and keeps their values."""
+    return {
+        f"{name}.num_batches_tracked".removeprefix(".")
+        for name, module in model.named_modules(remove_duplicate=False)
+        if any(kind.__module__ == "torch.nn.modules.batchnorm" for kind in type(module).__mro__)
+    }
 
 
 def _check_memory(name: str, own: torch.Tensor) -> None:
