@@ -734,6 +734,9 @@ def test_a_truncated_ztensor_file_is_refused(opener: Any, tmp_path: Path, format
         found, error = drop(opener, path)
         assert found is None
         assert error.startswith("cut.zt: ")
+    tg.save(tmp_path / "whole.zt", {"w": np.full(300, -1.0)}, format=format)
+    path.write_bytes((tmp_path / "whole.zt").read_bytes()[:1000])
+    assert "file truncated" in drop(opener, path)[1]
 
 
 def test_the_ring_of_the_focused_list_is_not_covered_by_its_rows_and_not_printed(opener: Any, tmp_path: Path) -> None:

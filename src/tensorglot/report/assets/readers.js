@@ -208,7 +208,7 @@ const SPARSE = { sparse_csr: "zt.sparse_csr/1", sparse_coo: "zt.sparse_coo/1" };
 const DEQUANTIZED = /^zt\.(quant_group|mx)\//;
 
 async function ztensorIndex(file, slice, end) {
-  const length = size(uint64(await slice(end, end + 8), 0), "the size of the index");
+  const length = uint64(await slice(end, end + 8), 0);
   if (length > end - 8 || (!length && end > 8)) throw new Error("file truncated or damaged: the last 8 bytes are not the size of an index");
   if (length > HEADER_MOST) throw new Error("the index is larger than 100 MB");
   return [length ? Cbor.decode(await slice(end - length, end)) : [], { headerNbytes: length, first: 64, last: end - length }];
