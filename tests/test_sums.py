@@ -345,6 +345,9 @@ def test_the_command_line(path: Path) -> None:
     result = CliRunner().invoke(commands, ["verify", str(path), "--write-sums"])
     assert result.exit_code == 0
     assert "model.bt.sums" in result.stderr
+    result = CliRunner().invoke(commands, ["verify", str(path), "--write-sums", "--json"])
+    assert json.loads(result.stdout)["sums"] == f"{path}.sums"
+    assert result.stderr == ""
     result = CliRunner().invoke(commands, ["verify", str(path)])
     assert "5 checksums" in result.stdout
     data = bytearray(path.read_bytes())

@@ -36,11 +36,13 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
 
     if write_sums and file == "-":
         raise click.UsageError("--write-sums needs a file, not stdin.")
-    sums: Literal["check", "write"] = "write" if write_sums else "check"
+    mode: Literal["check", "write"] = "write" if write_sums else "check"
     with verb_options("verifying") as options:
-        report = tg.verify(source_of(file), format=format, deep=deep, strict=strict, sums=sums, **options)
+        report = tg.verify(source_of(file), format=format, deep=deep, strict=strict, sums=mode, **options)
+    written = f"{file}.sums" if write_sums and report.ok else None
     if as_json:
-        print_json({"file": file, **report.to_dict()})
+        sums = {} if written is None else {"sums": written}
+        print_json({"file": file, **report.to_dict(), **sums})
     elif report.ok:
         checked = f"{plural(report.checksums, 'checksum')}" if report.checksums else "no checksums to check"
         if report.checksums and report.unverified:
@@ -52,6 +54,6 @@ def command(file: str, deep: bool, strict: bool, write_sums: bool, format: str |
         print(f"failed: {plural(len(report.problems), 'problem')}")
     for note in () if as_json else report.notes:
         message(f"note: {note.message}")
-    if write_sums and report.ok:
-        message(f"wrote checksums of {plural(report.tensors, 'tensor')} and of all other bytes to {file}.sums")
+    if written is not None and not as_json:
+        message(f"wrote checksums of {plural(report.tensors, 'tensor')} and of all other bytes to {written}")
     return 0 if report.ok else 1
