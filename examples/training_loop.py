@@ -60,5 +60,5 @@ def train(folder):
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python training_loop.py STORE")
+        sys.exit("usage: python training_loop.py FOLDER")
     train(sys.argv[1])

@@ -123,7 +123,10 @@ def test_quantize(tmp_path: Path) -> None:
     run("quantize", tmp_path / "a.npy", tmp_path / "a.bson", "--ranges", tmp_path / "r.bt")
     assert np.array_equal(tg.load(tmp_path / "a.bson")["embedding"], expected.data)
     assert np.array_equal(tg.load(tmp_path / "r.bt")["low"], expected.low)
-    run("quantize", tmp_path / "a.npy", tmp_path / "b.bson", "--to", "packed_bit")
+    bits = (tmp_path / "a.npy", tmp_path / "b.bson", "--to", "packed_bit")
+    assert "ranges; leave out --ranges" in run("quantize", *bits, "--ranges", tmp_path / "r.zt", code=2).stderr
+    assert "b.bson is not a collection; --update needs one" in run("quantize", *bits, "--update", code=2).stderr
+    run("quantize", *bits)
     assert np.array_equal(tg.load(tmp_path / "b.bson")["embedding"], MATRIX > 0)
 
 

@@ -89,9 +89,16 @@ class TestConvert:
     def test_losses_that_nobody_refuses_are_named(self, tmp_path: Path) -> None:
         shared = np.zeros(2000)
         tg.save(tmp_path / "a.zt", {"a": shared, "b": shared})
+        planned = run("convert", tmp_path / "a.zt", tmp_path / "a.bt", "--dry-run").stdout
         said = run("convert", tmp_path / "a.zt", tmp_path / "a.bt").stderr
         assert "warning: bintensors cannot share bytes between tensors: stored separately from 'a'" in said
-        assert "lost: bintensors cannot store the checksums of the source; a sidecar can" in said
+        lost = "lost: bintensors cannot store the checksums of the source; a sidecar can: pass --sums (rule"
+        assert lost in said
+        assert lost in planned
+
+    def test_options_are_named_as_they_were_typed(self, model: Path) -> None:
+        said = run("ls", model, "--storage-option", "region=x", code=2).stderr
+        assert "not a URL; --storage-option needs a URL" in said
 
     def test_json(self, model: Path) -> None:
         report = json.loads(run("convert", model, model.with_name("b.bt"), "--json").stdout)

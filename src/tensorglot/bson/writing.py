@@ -114,7 +114,8 @@ class WritePlan:
                 hint=Hint("pass ranges= with a file for them", "pass --ranges FILE"),
             )
         if self.update and not is_collection(place):
-            raise InputError("update= applies only to collections", rule="place.update")
+            hint = Hint("update= needs one", "--update needs one")
+            raise InputError(f"{escape(place_text(place))} is not a collection", rule="place.update", hint=hint)
         if self.update and not ids:
             raise InputError("an update needs the _id of each row, and the source has none", rule="bson.ids")
         if not is_collection(place) and not is_parquet(place):
@@ -159,7 +160,11 @@ def write_batches(plan: WritePlan, survey: Survey, batches: Iterator[Embeddings]
         first = next(batches)
         batches = chain([first], batches)
         if first.ranges is None:
-            raise InputError("the vectors have no ranges: only int8 that was quantized here has", rule="place.ranges")
+            raise InputError(
+                "only int8 vectors that were quantized from numbers have ranges",
+                rule="place.ranges",
+                hint=Hint("leave out ranges=", "leave out --ranges"),
+            )
         save(plan.ranges, dict(zip(("low", "high"), first.ranges, strict=True)))
     if is_collection(place):
         with collection_at(place) as collection:

@@ -175,7 +175,7 @@ def _print_done(target: str, report: Conversion, on_loss: str) -> None:
         message(text)
     for loss in report.losses:
         if on_loss == "warn" or loss.kind == "checksum":
-            message(f"lost: {loss}")
+            message(f"lost: {loss.error.describe(command_line=True)}")
     dropped = sum(loss.refused for loss in report.losses)
     if on_loss == "drop" and dropped:
         message(f"{plural(dropped, 'loss', 'losses')} dropped; --on-loss warn or --json lists each")
@@ -236,4 +236,4 @@ def _print_plan(plan: Plan) -> None:
         + (f" before {plan.compression}" if plan.compression else "")
     )
     for loss in plan.losses:
-        print(f"lost: {loss}")
+        print(f"lost: {loss.error.describe(command_line=True)}")

@@ -126,8 +126,8 @@ def import_(**options: Any) -> int:
 
     TARGET is a collection, or a .bson file, which is replaced. Numbers become float32
     vectors, int8 stays int8, bool becomes packed bits; bytes that are packed bits
-    already need --dtype packed_bit. A source without ids gets ids derived from its
-    contents.
+    already need --dtype packed_bit. In a collection, vectors without ids get
+    ids derived from their contents.
 
     An interrupted import is completed by running it again: documents that exist are
     counted as unchanged. A document that exists with other values is not changed but

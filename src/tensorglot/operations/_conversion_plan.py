@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from tensorglot.arguments import check_mapping
 from tensorglot.containers.table import UNNAMED, Format, holders_of, shape_faults
-from tensorglot.errors import InputError, TensorglotError, escape, human_nbytes, plural
+from tensorglot.errors import Hint, InputError, UnsupportedError, escape, human_nbytes, plural
 from tensorglot.model.archive import Archive
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.index import UNKNOWN, Index
@@ -57,6 +57,7 @@ class Loss(Record):
     tensor: str | None = None
     fatal: bool = False
     """The whole tensor cannot be stored and is left out."""
+    hint: Hint | None = None
 
     @property
     def refused(self) -> bool:
@@ -67,7 +68,12 @@ class Loss(Record):
         return {**field_dict(self, "kind", "message", "tensor"), "left_out": self.fatal}
 
     def __str__(self) -> str:
-        return str(TensorglotError(self.message, rule=f"convert.{self.kind}", tensor=self.tensor))
+        return str(self.error)
+
+    @property
+    def error(self) -> UnsupportedError:
+        """What refuses it, and describes it for both interfaces."""
+        return UnsupportedError(self.message, rule=f"convert.{self.kind}", tensor=self.tensor, hint=self.hint)
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -318,8 +324,8 @@ class _Planner:
         algorithm = next((text.partition(":")[0] for text in texts if text is not None), None)
         if algorithm not in (None, "crc32"):  # every ZIP member has a crc32, whether it was asked for or not
             target = self._spec.name
-            text = f"{target} cannot store the checksums of the source; a sidecar can: sums=True or --sums"
-            yield Loss("checksum", text)
+            hint = Hint("a sidecar can: pass sums=True", "a sidecar can: pass --sums")
+            yield Loss("checksum", f"{target} cannot store the checksums of the source", hint=hint)
 
     def make_step(self, old: str, new: str) -> Step:
         """What will be done with a tensor, whether the target can store the result or not."""

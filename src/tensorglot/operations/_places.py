@@ -6,19 +6,20 @@ import os
 from typing import Any, TypeVar, cast
 
 from tensorglot.arguments import as_path
-from tensorglot.errors import InputError
+from tensorglot.errors import Hint, InputError
 from tensorglot.io.place import as_place
 from tensorglot.io.storage_options import OptionsLike
 
-__all__ = ["locate", "locate_each"]
+__all__ = ["NEED_A_URL", "locate", "locate_each"]
 
 T = TypeVar("T")
+NEED_A_URL = Hint("storage_options need a URL", "--storage-option needs a URL")
 
 
 def locate(argument: T, options: OptionsLike) -> T:
     """A source or target; if it is a path or URL, or a list of them, each as a Place. Options need a URL."""
     if options is not None and not _has_url(argument):
-        raise InputError("storage_options need a URL", rule="source.url")
+        raise InputError("not a URL", rule="source.url", hint=NEED_A_URL)
     return cast("T", _located(argument, options))
 
 

@@ -182,4 +182,4 @@ def _refusal(losses: Sequence[Loss]) -> UnsupportedError:
     if len(losses) > 1:
         listed = f"lists all {len(losses):,} losses"
         hint = Hint(f"{hint.python}; dry_run=True {listed}", f"{hint.command_line}; --dry-run {listed}")
-    return UnsupportedError(first.message, rule=f"convert.{first.kind}", tensor=first.tensor, hint=hint)
+    return replace(first, hint=hint).error

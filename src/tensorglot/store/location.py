@@ -14,6 +14,7 @@ from tensorglot.io.place import absolute
 from tensorglot.io.sink import is_temporary
 from tensorglot.io.storage_options import as_storage_options
 from tensorglot.io.urls import file_path, is_url
+from tensorglot.operations._places import NEED_A_URL
 from tensorglot.store.backend import Backend, Directory
 from tensorglot.store.remote import Bucket
 
@@ -28,7 +29,7 @@ def _backend(url: str | os.PathLike[str], options: Mapping[str, Any] | None) -> 
     if is_url(path):
         return Bucket(path, options)
     if options is not None and as_storage_options(options) and "://" not in path:
-        raise InputError("storage_options need a URL", rule="store.url")
+        raise InputError("not a URL", rule="store.url", hint=NEED_A_URL)
     return Directory(absolute(file_path(path)))
 
 
