@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 import tensorglot as tg
 from arrays import ORDERS, random_array, raw
 from tensorglot.model.dtypes import BY_NAME, dtype_of
+from tensorglot.wire import npy as npy_header
 from tensorglot.wire import ziparchive
 from tensorglot.wire.crc import crc32_of_rest
 from tensorglot.wire.npy import DTYPES
@@ -206,6 +207,17 @@ NPY_REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "deep brackets": (described(shape="(" * 30_000), tg.FormatError, "header.syntax"),
     "deep lists": (described(descr="[" * 30_000), tg.FormatError, "header.syntax"),
     "many digits": (described(shape="(" + "1" * 20 + ",)"), tg.FormatError, "header.syntax"),
+    "a string without an end": (described(descr="'<f4"), tg.FormatError, "header.syntax"),
+    "a quote": (described(descr="'"), tg.FormatError, "header.syntax"),
+    "two commas": (described(shape="(1,,)"), tg.FormatError, "header.syntax"),
+    "numbers for a key": (header(b"{1, 2, 3}\n"), tg.FormatError, "header.syntax"),
+    "fields that are too deep": (
+        described(descr="[" * 15 + "('a', '<f4'), ('b', '<f4'), " + "]" * 15),
+        tg.FormatError,
+        "header.syntax",
+    ),
+    "many tokens": (described(descr="[" + "(\"a\", '<f4'), " * 3000 + "]"), tg.LimitError, "limit.header"),
+    "many digits of many": (described(shape="(" + "1" * 60_000 + ",)"), tg.FormatError, "header.syntax"),
     "text behind": (header(b"{} x"), tg.FormatError, "header.syntax"),
     "no comma": (described(shape="(1 2)"), tg.FormatError, "header.syntax"),
     "order a number": (described(order="1"), tg.FormatError, "header.order"),
@@ -410,6 +422,13 @@ def commented(comment: bytes) -> bytes:
 NPZ_REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     "nothing": (b"", tg.TruncatedError, "zip.end"),
     "no end record": (ONE[:-1], tg.FormatError, "zip.end"),
+    "compressed headers of 100 KB": (
+        archive_of(
+            *((f"{i}.npy", described(order="False" + " " * 50_000)) for i in range(2)), method=zipfile.ZIP_DEFLATED
+        ),
+        tg.LimitError,
+        "limit.header",
+    ),
     "a comment that begins as JSON": (commented(b"{x"), tg.FormatError, "metadata.syntax"),
     "a comment that is not UTF-8": (commented(b'{"a":"\xff"}'), tg.FormatError, "metadata.utf8"),
     "a key twice in the comment": (commented(b'{"a":1,"a":1}'), tg.FormatError, "metadata.duplicate"),
@@ -498,6 +517,35 @@ NPZ_REFUSED: dict[str, tuple[bytes, type[tg.TensorglotError], str]] = {
     ),
     "more than can be deflated": (lying(0x7FFF_FFFF), tg.FormatError, "zip.bomb"),
 }
+
+
+def test_compressed_headers_that_the_caller_allows() -> None:
+    members = [(f"{i}.npy", described(order="False" + " " * 50_000)) for i in range(2)]
+    data = archive_of(*members, method=zipfile.ZIP_DEFLATED)
+    with tg.open(data, limits=tg.Limits(header_ratio=1000)) as archive:
+        assert archive.keys() == {"0", "1"}
+
+
+FIELDS = {
+    "as NumPy writes them": "[('a', '<f4'), ('b', '<i2', (2, 3)), ('c', '|u1')]",
+    "without blanks": "[('a','<f4'),('b','<i2',(2,3,)),('c','|u1'),]",
+    "in double quotes": """[("a", "<f4"), ("b", "<i2", (2, 3)), ("c", "|u1")]""",
+    "on lines": "[('a', '<f4'),\n ('b', '<i2', (2, 3)) ,\n ('c', '|u1')\n]",
+}
+
+
+@pytest.mark.parametrize("form", FIELDS)
+def test_fields_in_any_spelling(form: str) -> None:
+    parsed = npy_header.parse(described(descr=FIELDS[form], data=0), "npy", max_rank=64)
+    assert (parsed.descr, parsed.itemsize) == ("[a: <f4, b: <i2[2, 3], c: |u1]", 17)
+
+
+def test_the_place_of_a_fault_in_a_header() -> None:
+    for shape, at in (("(1,,)", 3), ("(1 2)", 3), ("(1, 2, 3, x)", 10)):
+        data = described(shape=shape, data=0)
+        with pytest.raises(tg.FormatError) as caught:
+            npy_header.parse(data, "npy", max_rank=64)
+        assert caught.value.offset == data.index(b"(") + at
 
 
 def test_the_patterns_of_directories_are_valid() -> None:

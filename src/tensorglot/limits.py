@@ -41,6 +41,8 @@ class Limits:
     """The window that a zstd frame may ask for."""
     gzip_ratio: int = 16
     """Decompressed bytes for each byte of a gzipped dump; up to 1 MiB is always allowed."""
+    header_ratio: int = 4
+    """Bytes of the compressed headers in an .npz file for each byte of the file; up to 64 KiB is always allowed."""
     view_ratio: int = 1024
     """Bytes by which the tensors may together exceed the file, for each byte of the file; up to 1 MiB is always
     allowed. Tensors exceed it by repeated elements (stride 0), by fill values, and by several names for the same

@@ -23,7 +23,7 @@ import numpy as np
 from tensorglot.cached import cached_property
 from tensorglot.containers.canonical import check_canonical
 from tensorglot.containers.table import Container, Fault, ReadOptions, WriteOptions, unsupported_dtype
-from tensorglot.errors import FormatError, TensorglotError, TruncatedError, UnsupportedError, escape
+from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, UnsupportedError, escape
 from tensorglot.model.archive import Archive
 from tensorglot.model.builder import IndexBuilder, Row
 from tensorglot.model.deferred import Outline
@@ -57,6 +57,8 @@ LEVEL = 6
 DEPTH = 32
 """Most levels of JSON in metadata."""
 KEPT_NBYTES = 1 << 16
+_HEADERS_NBYTES = 1 << 16
+"""What compressed headers may have in any file."""
 OBJECTS = "object (pickled)"
 """dtype of arrays that are listed but never read."""
 
@@ -177,15 +179,31 @@ class _Outline:
         positions = range(len(self._directory.names)) if chosen is None else chosen
         builder = IndexBuilder(self._limits, "npz")
         notes = list(self._notes)
+        allowance = _Allowance(max(_HEADERS_NBYTES, self._limits.header_ratio * self._source.size))
         for member in self._directory.locate(self._window, positions):
             name = member.name.removesuffix(SUFFIX)
             try:
-                if _read_member(self._source, self._window, member, name, builder, self._limits.rank):
+                if _read_member(self._source, self._window, member, name, builder, self._limits.rank, allowance):
                     notes.append(Note("npz.objects", f"'{escape(name)}': {npy.PICKLED}"))
             except TensorglotError as error:
                 error.tensor, error.offset = name, member.begin + (error.offset or 0)
                 raise
         return builder.index(self.format, self.metadata, notes=notes)
+
+
+class _Allowance:
+    """The bytes that compressed headers may have together."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._left = nbytes
+
+    def take(self, nbytes: int) -> None:
+        self._left -= nbytes
+        if self._left < 0:
+            raise LimitError(
+                "the compressed headers have far more bytes than the file; pass a larger Limits.header_ratio",
+                rule="npz.limit.header",
+            )
 
 
 def _read_metadata(source: Source, begin: int, notes: list[Note]) -> dict[str, Any] | None:
@@ -255,6 +273,7 @@ def _read_member(
     name: str,
     builder: IndexBuilder,
     max_rank: int,
+    allowance: _Allowance,
 ) -> bool:
     """Adds a member to the index; returns whether it has pickled objects."""
     if name == member.name:
@@ -273,6 +292,7 @@ def _read_member(
     if stored:
         raw = window(member.begin, header_nbytes)
     else:
+        allowance.take(header_nbytes)
         raw = prefix[:header_nbytes] + _read(inflater, max(0, header_nbytes - len(prefix)))
     header = npy.parse(raw, "npz", max_rank=max_rank)
     span = (member.begin + header_nbytes, member.end) if stored else (member.begin, member.end)

@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NoReturn, TypeAlias
 
 from tensorglot.errors import FormatError, LimitError, TensorglotError, TruncatedError, UnsupportedError, escape
@@ -179,6 +180,7 @@ def _element(descr: Descr) -> tuple[str | None, str, int, bool]:
     return None, text, itemsize, False
 
 
+@lru_cache(256)
 def _match(descr: str) -> tuple[str, str, str]:
     """Splits a descr into byte order, letter and digits."""
     match = _SIMPLE.fullmatch(descr)
@@ -205,8 +207,10 @@ def _measure(descr: Descr, depth: int) -> tuple[int, str]:
     for field in descr:
         name, kind, shape = _field(field)
         itemsize, text = _measure(kind, depth - 1)
-        total += itemsize * math.prod(shape)
-        texts.append(f"{name}: {text}{list(shape) if shape else ''}")
+        if shape:
+            itemsize, text = itemsize * math.prod(shape), f"{text}{list(shape)}"
+        total += itemsize
+        texts.append(f"{name}: {text}")
     if total >= 1 << 31:
         raise FormatError("the size of an element is 2 GiB or more", rule="descr")
     return total, f"[{', '.join(texts)}]"
@@ -217,104 +221,104 @@ def _field(field: Any) -> tuple[str, Descr, tuple[int, ...]]:
         name, kind, shape = field if len(field) == 3 else (*field, ())
         if isinstance(name, tuple) and len(name) == 2:
             name = name[1]
-        if isinstance(name, str) and type(shape) is tuple and all(type(n) is int and 0 <= n < 1 << 31 for n in shape):
+        whole = type(shape) is tuple and (not shape or all(type(n) is int and 0 <= n < 1 << 31 for n in shape))
+        if isinstance(name, str) and whole:
             return name, kind, shape
     raise FormatError("invalid field of a structured dtype", rule="descr")
 
 
 _TOKEN = re.compile(
-    r"[ \n]*(?:'((?:[^'\\\n]|\\.)*+)'|\"((?:[^\"\\\n]|\\.)*+)\"|(\d{1,19})L?\b|(True|False)\b|([][{}():,]))"
+    r"""[ \n]*+(
+    (?:\d{1,19}+L?[ \n]*+,[ \n]*+){2,}+                                         # numbers, each with its comma
+    | (?:\('[^'\\\n]*+',[ ]?'[^'\\\n]*+'(?:,[ ]?\((?:\d{1,9}+,[ ]?)++(?:\d{1,9}+)?\))?\)[ \n]*+,[ \n]*+){2,}+  # fields
+    | '[^'\\\n]*+' | "[^"\\\n]*+" | \d++L? | True | False | .
+    )""",
+    re.VERBOSE | re.DOTALL,
 )
-
-
-_NUMBERS = re.compile(r"(?:[ \n]*\d{1,19}L?[ \n]*,)++")
-"""Several numbers, each with its comma."""
-_FIELDS = re.compile(r"(?: ?\('[^'\\\n]*', '[^'\\\n]*'\),)++")
-"""Several fields of a name and a type, each with its comma, as NumPy writes them."""
-_FIELD = re.compile(r"\('([^']*)', '([^']*)'\)")
+"""A token; several numbers, or several fields of a name, a type and perhaps a shape, are one. Any other character is
+a token, too, and then refused."""
+TOKENS_MAX = 10_000
+"""NumPy reads headers of at most so many bytes, unless asked for more."""
+_FIELD = re.compile(r"\('([^']*)', ?'([^']*)'(?:, ?\(([^)]*)\))?\)")
 _BRACKETS = {"(": ")", "[": "]", "{": "}"}
+_BLANK_OR_COMMA = (" ", "\n", ",")
+"""What several numbers or fields end with, and no other token of two characters."""
 
 
 class _Parser:
     """Recursive descent over the literals that a header may contain."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self._position = 0
+        self._text = text.rstrip(" \n")
+        self._tokens = [*_TOKEN.findall(self._text)[:TOKENS_MAX], ""]
+        self._at = 0
 
     def parse(self) -> Any:
         value = self._value(DEPTH)
-        if self._text[self._position :].strip(" \n"):
+        if self._tokens[self._at]:
             self._fail()
         return value
 
     def _fail(self) -> NoReturn:
-        raise FormatError("invalid syntax in the .npy header", rule="header.syntax", offset=self._position)
-
-    def _token(self) -> tuple[str, Any]:
-        match = _TOKEN.match(self._text, self._position)
-        if match is None:
-            self._fail()
-        self._position = match.end()
-        single, double, digits, truth, sign = match.groups()
-        if sign is not None:
-            return sign, None
-        if digits is not None:
-            return "value", int(digits)
-        if truth is not None:
-            return "value", truth == "True"
-        text = single if single is not None else double
-        if "\\" in text:
-            self._fail()
-        return "value", text
+        if self._at == TOKENS_MAX:
+            raise LimitError(f"a header of more than {TOKENS_MAX:,} tokens is not supported", rule="limit.header")
+        begins = [match.start(1) for match in islice(_TOKEN.finditer(self._text), self._at + 1)]
+        at = begins[-1] if self._at < len(begins) else len(self._text)
+        raise FormatError("invalid syntax in the .npy header", rule="header.syntax", offset=at)
 
     def _value(self, depth: int) -> Any:
-        kind, value = self._token()
-        if kind == "value":
-            return value
-        if not depth or kind not in _BRACKETS:
+        token = self._tokens[self._at]
+        if token[:1] in ("'", '"') and len(token) > 1:
+            value: Any = token[1:-1]
+        elif token[:1].isdecimal() and "," not in token and len(token) <= 19 + token.endswith("L"):
+            value = int(token.removesuffix("L"))
+        elif token in ("True", "False"):
+            value = token[0] == "T"
+        elif depth and token in _BRACKETS:
+            return self._many(token, depth - 1)
+        else:
             self._fail()
-        items, trailing = self._items(_BRACKETS[kind], depth - 1, pairs=kind == "{")
-        if kind == "(":
-            return items[0] if len(items) == 1 and not trailing else tuple(items)
-        if kind == "[":
-            return items
-        if len(dict(items)) < len(items):
-            self._fail()
-        return dict(items)
+        self._at += 1
+        return value
 
-    def _many(self, depth: int) -> list[Any]:
-        """Items up to the last comma of a run that are all numbers or all plain fields: a shape, a structured dtype."""
-        if found := _NUMBERS.match(self._text, self._position):
-            self._position = found.end()
-            return list(map(int, re.findall(r"\d+", found[0])))
-        if depth and (found := _FIELDS.match(self._text, self._position)):
-            self._position = found.end()
-            return _FIELD.findall(found[0])
-        return []
+    def _many(self, bracket: str, depth: int) -> Any:
+        self._at += 1
+        items, trailing = self._items(_BRACKETS[bracket], depth, pairs=bracket == "{")
+        if bracket == "(":
+            return items[0] if len(items) == 1 and not trailing else tuple(items)
+        if bracket == "{" and len(dict(items)) < len(items):
+            self._fail()
+        return dict(items) if bracket == "{" else items
 
     def _items(self, close: str, depth: int, *, pairs: bool) -> tuple[list[Any], bool]:
-        """Parses items up to the closing bracket; returns also whether a comma follows the last."""
+        """Parses items up to the closing bracket, and that; returns also whether a comma follows the last."""
         items: list[Any] = []
-        trailing = False
-        while True:
-            if not pairs and (trailing or not items) and (many := self._many(depth)):
-                items += many
-                trailing = True
-            before = self._position
-            kind, _ = self._token()
-            if kind == close:
-                return items, trailing
-            if items and not trailing:
+        trailing = True
+        while (token := self._tokens[self._at]) != close:
+            if not trailing:
                 self._fail()
-            self._position = before
+            if not pairs and token[-1:] in _BLANK_OR_COMMA and len(token) > 1:
+                if token[0] != "(":
+                    items += _numbers(token)
+                elif depth:
+                    fields = _FIELD.findall(token)
+                    items += [(name, kind, _numbers(shape) if shape else ()) for name, kind, shape in fields]
+                else:
+                    self._fail()
+                self._at += 1
+                continue
             item = self._value(depth)
             if pairs:
-                if not isinstance(item, str) or self._token()[0] != ":":
+                if not isinstance(item, str) or self._tokens[self._at] != ":":
                     self._fail()
+                self._at += 1
                 item = (item, self._value(depth))
             items.append(item)
-            before = self._position
-            trailing = self._token()[0] == ","
-            if not trailing:
-                self._position = before
+            trailing = self._tokens[self._at] == ","
+            self._at += trailing
+        self._at += 1
+        return items, trailing and bool(items)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))

@@ -27,7 +27,8 @@ ALIGNMENT = 32
 
 _LEAST_PAIR_NBYTES = 13
 _LEAST_TENSOR_NBYTES = 24
-_WIDTHS = {kind: np.dtype(name).itemsize for kind, name in SCALARS.items()}
+_DTYPES = {order: {kind: np.dtype(f"{order}{name}") for kind, name in SCALARS.items()} for order in "<>"}
+_WIDTHS = {kind: dtype.itemsize for kind, dtype in _DTYPES["<"].items()}
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 10: "Q", 11: "q", 12: "d"}
 _LAYOUTS = {order: {code: struct.Struct(order + code) for code in (*_CODES.values(), "IQ")} for order in "<>"}
 
@@ -181,7 +182,7 @@ def _scalar(cursor: _Cursor, kind: int) -> Any:
 def _numbers(cursor: _Cursor, kind: int, count: int) -> list[Any]:
     if count == 0:
         return []
-    dtype = np.dtype(SCALARS[kind]).newbyteorder(cursor.order)  # type: ignore[arg-type]
+    dtype = _DTYPES[cursor.order][kind]
     raw = cursor.take(count * dtype.itemsize)
     if kind == BOOL and raw.translate(None, b"\0\1"):
         raise FormatError("a bool must be 0 or 1", rule="gguf.metadata.bool", offset=cursor.position - len(raw))
