@@ -19,7 +19,10 @@ import pytest
 from peers import needs
 
 ROOT = Path(__file__).parents[1]
-FILES = ("__init__.py", "nocython.py", "primitives.py", "primitives.pxd", "gather.py", "zstd_blocks.py")
+FILES = (
+    "__init__.py", "nocython.py", "primitives.py", "primitives.pxd", "varints.py", "varints.pxd", "gather.py",
+    "zstd_blocks.py",
+)  # fmt: skip
 USE = """
 import numpy as np, sys
 from tensorglot.kernels import gather, zstd_blocks

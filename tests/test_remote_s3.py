@@ -359,7 +359,7 @@ class TestCommandLine:
         assert (
             "s3://no-such-bucket/model.zt: no such object" in run("ls", "s3://no-such-bucket/model.zt", code=5).output
         )
-        assert "Parquet" in run("vectors", "inspect", f"{base}/rows.parquet", code=4).output
+        assert "no BSON documents" in run("vectors", "inspect", f"{base}/rows.parquet", code=4).output
         assert "not supported" in run("ls", "ftp://host/model.zt", code=4).output
         assert "not written" in run("convert", url, "https://host/model.bt", code=4).output
 
