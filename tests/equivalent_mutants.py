@@ -154,6 +154,11 @@ EQUIVALENT: dict[str, str] = {
         "dimensions of what has none, which nobody uses"
     ),
     "containers/onnx/tensors.py: 55  →  56": "2**56 elements of 128 bits, of which the product fits as well",
+    "containers/dynd.py: 0  →  1  in  "
+    "if nbytes.min(initial=0) < 0 or edges[-1] != data + length or data + length > source.size:": (
+        "the smallest size of no tensors"
+    ),
+    "kernels/type_rows.py: 24  →  25": "bytes that no word has",
     "operations/_load_rows.py: if not out:  →  if False:": "looks for an array at every row, and finds none",
     "operations/_load_rows.py: return mapped.pop() if len(mapped) == 1 else None  →  return None": (
         "loads tensor by tensor: the same arrays, more slowly"

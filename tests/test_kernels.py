@@ -522,7 +522,7 @@ def pickle_steps_calls() -> Iterator[Call]:
     codes += [b"\x8a" + bytes([n]) + bytes(range(125, 125 + n)) for n in range(10)]
     codes += [b"\x95" + bytes([n]) + bytes(7) for n in (0, 5, 255)] + [b"\x95" + b"\xff" * 8]
     codes += [b"ca\nf\n)R", b"ca\nf\nK\1K\2\x86R", b"ca\nf\n)\x85R", b"K\1)R", b"ca\nf\n]R"]
-    codes += [b"ccollections\nOrderedDict\nNN\x86\x85R"]
+    codes += [b"ccollections\nOrderedDict\nNN\x86\x85R", b"ca\nf\nca\nf\n\x85R", b"Nq\0K\1q\0h\0"]
     likely = codes[-160:]
     # Arguments that are looked at again in each call.
     again = b"((" + b"K\1" * 2500 + b"tq\0" + b"ca\nf\nh\0R" * 20 + b"t."
@@ -630,7 +630,9 @@ def protobuf_calls() -> Iterator[Call]:
         test_onnx.tensor("", 7, (2, 1), int64=b"\1\x83\1"),
         test_onnx.tensor("e", 7, (2,), location=1) + test_onnx.entry("location", "file"),
         test_onnx.tensor("e", 7, (2,), location=1, raw=bytes(16)),
+        test_onnx.tensor("e", 7, (2,), location=2),
         test_onnx.tensor("f", 1, (2,), float=bytes(8)),
+        test_onnx.tensor("f", 1, (2,), float=bytes(4)) + test_onnx.field(4, bytes(4)),
         test_onnx.field(8, b"p") + test_onnx.field(1, b"\2\3") + test_onnx.field(2, 300),
         test_onnx.field(8, b"t") + test_onnx.field(2, 8) + test_onnx.field(6, b"a") * 2,
         test_onnx.tensor("", 7, (0,), raw=b""),
@@ -710,7 +712,7 @@ def type_texts(rng: random.Random) -> list[str]:
 def type_rows_calls() -> Iterator[Call]:
     rng = random.Random(24)
     yield "scan", lambda: (b"", np.zeros(1, np.int64), np.zeros(9, np.int64), 1, KERNEL_WORDS, 38, 64, 64)
-    cases = [([text], len(text), (38, 64, 64)) for text in TYPE_TEXTS]
+    cases = [([text], room, (38, 64, 64)) for text in TYPE_TEXTS for room in (len(text), 1)]
     for _ in range(4000):
         texts = type_texts(rng)
         room = max(1, sum(map(len, texts)) + rng.choice((0, 0, 5, -3)))
@@ -982,6 +984,32 @@ def test_varint_chains_are_the_same_compiled_and_interpreted(monkeypatch: pytest
     assert sum(isinstance(outcome, bytes) for outcome in compiled) > 1000
 
 
+def edges_of_skipping(rng: random.Random) -> Iterator[tuple[bytes, bool]]:
+    """Files that have what random ones have not, and whether they are valid."""
+
+    def of(type: str, value: bytes) -> bytes:
+        return file_of(f"{{a: {type}, end: string}}", value + b"\0")
+
+    def box(leaf: str, count: int, nbytes: int) -> bytes:
+        return file_of("(" + "(), " * count + leaf + ")", bytes(nbytes))
+
+    lists = [varint(size) + bytes(4 * size) for size in rng.choices(range(4000), k=50)]
+    yield of("var * var * int32", varint(50) + b"".join(lists)), True  # more than is read at once
+    yield of("var * " * 64 + "?string", b"\1" * 65 + b"\3abc"), True  # more frames than there is room for at first
+    yield of("array[Any]", file_of("9999999999 * void", b"")), False
+    yield of("string", b"\xff" * 8 + b"\x7f"), False  # 2**63 - 1 bytes
+    yield of("var * 2305843009213693953 * int8", b"\2" + bytes(10)), False  # just above 2**62
+    yield of("4611686018427387904 * 3 * string", bytes(10)), False
+    yield of("array[Any]", file_of("array[Any]", b"") * 70 + file_of("int8", b"\0")), False  # nested too deep
+    # More types than are kept: one after the other, and inside a value that is still open.
+    boxes = b"".join(box(f"{size} * int8", 1000, size) for size in range(1, 30))
+    yield of("var * array[Any]", varint(58) + boxes * 2), True
+    boxes = b"".join(box(f"{size} * int8", 16_000, size) for size in range(1, 5))
+    yield of("array[Any]", file_of("(array[Any], array[Any], array[Any], array[Any])", boxes)), True
+    yield of("array[Any]", box("uint16", 16_382, 2)), True  # the longest text
+    yield of("array[Any]", box("float16", 16_382, 2)), False
+
+
 def test_values_are_skipped_alike_compiled_and_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(26)
     cases = []
@@ -990,22 +1018,9 @@ def test_values_are_skipped_alike_compiled_and_interpreted(monkeypatch: pytest.M
         data = b"".join(random_bytes(rng, type) for type in types)
         text = "{" + ", ".join(f"a{i}: {type}" for i, type in enumerate(types)) + ", end: string}"
         cases.append(file_of(text, (mutant(rng, data) if rng.random() < 0.6 else data) + b"\0"))
-    lists = [varint(size) + bytes(4 * size) for size in rng.choices(range(4000), k=50)]  # more than is read at once
-    cases.append(file_of("{a: var * var * int32, end: string}", varint(50) + b"".join(lists) + b"\0"))
-    cases.append(file_of("{a: " + "var * " * 64 + "?string, end: string}", b"\1" * 65 + b"\3abc" + b"\0"))  # deep
-    cases.append(file_of("{a: array[Any], end: string}", file_of("9999999999 * void", b"") + b"\0"))
-    cases.append(file_of("{a: string, end: string}", b"\xff" * 8 + b"\x7f" + b"\0"))
-    # More types than are kept, all of them inside a value that is still open; then the longest text, and a longer one.
-    texts = ["(" + "(), " * 16_000 + f"{size} * int8)" for size in range(1, 5)]
-    boxes = b"".join(file_of(text, bytes(size)) for size, text in enumerate(texts, 1))
-    longest = "(" + "(), " * 16_382 + "uint16)"
-    opened = [
-        file_of("(array[Any], array[Any], array[Any], array[Any])", boxes),
-        file_of(longest, bytes(2)),
-        file_of(longest.replace("uint16", "float16"), bytes(2)),
-    ]
-    cases += [file_of("{a: array[Any], end: string}", box + b"\0") for box in opened]
-    assert [isinstance(skipped(case), list) for case in cases[-7:]] == [True, True, False, False, True, True, False]
+    edges = list(edges_of_skipping(rng))
+    assert [isinstance(skipped(case), list) for case, _ in edges] == [valid for _, valid in edges]
+    cases += [case for case, _ in edges]
     compiled = [skipped(case) for case in cases]
     for name in ("skip_values", "type_rows", "type_sizes"):
         monkeypatch.setattr(skip, name, interpreted(name))
