@@ -486,13 +486,16 @@ WRITING: dict[str, Callable[[Store], object]] = {
     "commit": lambda store: store.commit("main", {"x": np.ones(2)}),
     "stage": lambda store: store.stage({"x": np.ones(2)}),
     "put": lambda store: store.put([1, 2]),
+    "collect": lambda store: store.collect(),
+    "repack": lambda store: store.repack(),
+    "check": lambda store: store.check(data=True),
 }
 
 
 @pytest.mark.parametrize("verb", WRITING)
 @pytest.mark.parametrize("emptied", [False, True])
 def test_a_store_that_was_moved_is_not_written_to(verb: str, emptied: bool, tmp_path: Path) -> None:
-    """As a file system that is no longer mounted: what is written there would not be a store."""
+    """As a file system that is no longer mounted: what is written there would not be a store, and nothing is whole."""
     store = Store.create(tmp_path / "s")
     store.commit("main", {"x": np.zeros(2)})
     (tmp_path / "s").rename(tmp_path / "moved")

@@ -143,7 +143,7 @@ class Backend(Protocol):
 
 
 def require_store(backend: Backend) -> None:
-    """Refuses to write where a store was when it was opened: a commit in its stead could not be read again."""
+    """Refuses to go on where a store was when it was opened: a commit in its stead could not be read again."""
     if backend.get(MARKER) is None:
         raise InputError("the store is not there any more", rule="store.gone", path=backend.url)
 
@@ -245,6 +245,7 @@ class Directory:
 
     @contextmanager
     def exclusive(self, what: str) -> Iterator[None]:
+        require_store(self)
         try:
             held = self._lock_file(f"{what}.lock", fcntl.LOCK_EX | fcntl.LOCK_NB)
             held.__enter__()

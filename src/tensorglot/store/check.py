@@ -19,7 +19,7 @@ import numpy as np
 from tensorglot.errors import FormatError, IntegrityError, TensorglotError
 from tensorglot.operations._progress import Progress
 from tensorglot.operations.verify import Problem, Report
-from tensorglot.store.backend import Backend
+from tensorglot.store.backend import Backend, require_store
 from tensorglot.store.checkout import FORMAT, read_node
 from tensorglot.store.condemned import condemned
 from tensorglot.store.lookup import Stored
@@ -49,6 +49,7 @@ _WAY_OUT = "pull from a copy, or commit the same tensors again"
 
 def check_store(backend: Backend, packs: Packs, *, data: bool, progress: Progress | None) -> Report:
     """The report on a whole store."""
+    require_store(backend)  # without it no ref is there, and so nothing would be missing
     packs.refresh()
     hashed = 0
     damage: Damage = {pack: dict.fromkeys(spans) for pack, spans in packs.marks.items() if pack in packs.indexes}

@@ -250,6 +250,7 @@ class Bucket:
     @contextmanager
     def exclusive(self, what: str) -> Iterator[None]:
         self._check_conditions()
+        require_store(self)
         key = f"{what}.lock"
         name = os.urandom(8).hex()
         while not self._put(key, name.encode(), None):
