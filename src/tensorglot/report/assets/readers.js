@@ -302,8 +302,9 @@ async function readZtensor1(file, slice) {
 
 async function readZtensor2(file, slice) {
   if (file.size < 48) throw truncated(48, file.size);
-  const footer = await slice(file.size - 40, file.size), begin = size(uint64(footer, 0), "an offset"), length = size(uint64(footer, 8), "a length");
-  if (String.fromCharCode(...footer.subarray(32)) !== "\x89ZT2\r\n\x1a\n") throw new Error("the footer has no magic number: truncated?");
+  const footer = await slice(file.size - 40, file.size);
+  if (String.fromCharCode(...footer.subarray(32)) !== "\x89ZT2\r\n\x1a\n") throw new Error("file truncated or damaged: wrong magic number at its end");
+  const begin = size(uint64(footer, 0), "an offset"), length = size(uint64(footer, 8), "a length");
   if (!length) throw new Error("a data shard of zTensor 2, without a manifest: open the root file");
   if (length > HEADER_MOST || begin + length > file.size - 40) throw new Error("the manifest is not in the file, or larger than 100 MB");
   const root = expectMap(Cbor.decode(await slice(begin, begin + length)), "the manifest");
