@@ -41,6 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("line", "message"),
     [
         ("lss", "No such command 'lss'; did you mean 'ls'?"),
+        ("model.bt", "No such command 'model.bt'; to list the tensors of a file: `tensorglot ls model.bt`"),
         ("store lgo", "No such command 'lgo'; did you mean 'log'?"),
         ("vectors exprt", "No such command 'exprt'; did you mean 'export'?"),
         ("ls --srt size", "No such option '--srt'; did you mean '--sort'?"),

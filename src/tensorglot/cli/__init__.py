@@ -24,11 +24,12 @@ the table below.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -66,10 +67,6 @@ TERMINATING = (signal.SIGHUP, signal.SIGTERM)
 class Commands(Group):
     """The table as a click group."""
 
-    elsewhere: ClassVar = {
-        "quantize": "; did you mean `convert --quantize SCHEME`, or `vectors quantize` for embeddings?"
-    }
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -79,6 +76,13 @@ class Commands(Group):
         command = import_module(f"tensorglot.cli.{cmd_name}").command
         assert isinstance(command, click.Command)  # noqa: S101
         return command
+
+    def suggest(self, word: str) -> str | None:
+        if word == "quantize":
+            return "; did you mean `convert --quantize SCHEME`, or `vectors quantize` for embeddings?"
+        if os.path.exists(word):  # noqa: PTH110
+            return f"; to list the tensors of a file: `tensorglot ls {shlex.quote(word)}`"
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

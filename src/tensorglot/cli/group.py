@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 import click
 
 from tensorglot.errors import did_you_mean
@@ -18,9 +15,6 @@ LONGEST = 400
 class Group(click.Group):
     """Commands of a command."""
 
-    elsewhere: ClassVar[Mapping[str, str]] = {}
-    """Words that are not commands, with the end of the message: what does that instead."""
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -29,8 +23,12 @@ class Group(click.Group):
         except click.NoSuchOption:
             raise
         except click.UsageError as error:
-            near = self.elsewhere.get(args[0]) or did_you_mean(args[0], self.list_commands(ctx)) or "."
+            near = self.suggest(args[0]) or did_you_mean(args[0], self.list_commands(ctx)) or "."
             raise click.UsageError(f"No such command '{args[0]}'{near}", ctx) from error
+
+    def suggest(self, word: str) -> str | None:
+        """The end of the message for a word that is not a command: what does that instead."""
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
