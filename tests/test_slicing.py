@@ -193,6 +193,11 @@ def test_other_arrays_are_refused_by_rule(what: str) -> None:
         assert caught.value.rule == rule
 
 
+def test_too_many_indices_are_counted() -> None:
+    with pytest.raises(IndexError, match=r"too many indices: 2 for 1 dimension \("):
+        tg.dynd.array(np.zeros(3))[0, 0]
+
+
 class Recorded:
     """A source that remembers what was read of it."""
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorglot.errors import LimitError, OutOfRange
+from tensorglot.errors import LimitError, OutOfRange, plural
 from tensorglot.model.payload import Encoded, Payload, Span
 from tensorglot.tuples import NamedTuple
 
@@ -112,7 +112,7 @@ def select(index: Index, shape: tuple[int, ...]) -> Selection:
         new += item is None
     consumed = len(items) - ellipses - new
     if consumed > len(shape):
-        raise OutOfRange(f"too many indices: {consumed} for {len(shape)} dimensions", rule="index.rank")
+        raise OutOfRange(f"too many indices: {consumed} for {plural(len(shape), 'dimension')}", rule="index.rank")
     if ellipses > 1:
         raise OutOfRange("an index can have only one Ellipsis", rule="index.ellipsis")
     if not ellipses:
