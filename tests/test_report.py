@@ -30,6 +30,7 @@ from command_line import run
 from tensorglot import report
 from tensorglot.model.dtypes import TABLE
 from tensorglot.model.layouts import LAYOUTS
+from tensorglot.report import data as report_data
 from tensorglot.report.cards import Cards
 from tensorglot.report.data import QUANTILES, card, cells_for
 from tensorglot.report.grid import Grid, GridShape, encode_plane
@@ -180,6 +181,19 @@ def test_equal_counts_are_bars_of_one_height(tmp_path: Path) -> None:
     for count in (47 * 47, 10_000):
         found = written(tmp_path / "page.html", {"uniform": np.linspace(0, 1, count)})["page"]
         assert found["sparks"] == ["9" * 20]
+
+
+class _NeverAsked(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        raise AssertionError("a check of a protocol for a row without a codec")
+
+
+def test_rows_without_a_codec_are_placed_without_a_check_of_a_protocol(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tg.save(tmp_path / "a.safetensors", {"a": np.zeros(3)}, durable=False)
+    monkeypatch.setattr(report_data, "Scattered", _NeverAsked("Scattered", (), {}))
+    report.write(tmp_path / "a.safetensors", tmp_path / "a.html")
 
 
 def test_a_card_takes_bounded_memory(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def _spans(archive: Archive) -> dict[str, Any]:
 def _places(index: Index, row: int, source: Source, begin: int, end: int) -> list[tuple[str | None, int, int]]:
     """File, begin and end of a row: one span of its source, or the pieces in the files of a directory."""
     codec = index.codecs.get(row)
-    if not isinstance(codec, Scattered):
+    if codec is None or not isinstance(codec, Scattered):  # a protocol: the check takes as long as the rest of a row
         return [(None, begin, end)]
     try:
         return list(codec.places(source))
