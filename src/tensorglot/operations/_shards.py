@@ -13,7 +13,8 @@ an index is opened by its only tensor file. Knows no format.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeAlias
 
@@ -108,8 +109,7 @@ def open_shards(place: Place, limits: Limits, strict: bool, open_file: Callable[
     with add_path_to_errors(place), ExitStack() as on_error:
         shards = _read_index(source_for(place), limits)
         notes = _stray_shards(place, shards)
-        places = {shard: file_named_by(place, shard) for shard in shards}
-        archives = _open_all(places, open_file, on_error, at_once=place.remote)
+        archives = _open_all(place, shards, open_file, on_error)
         for archive, (shard, names) in zip(archives, shards.items(), strict=True):
             stamp = file_stamp(archive.source)
             if stamp is not None and files.setdefault(stamp, shard) != shard:
@@ -134,20 +134,21 @@ def open_shards(place: Place, limits: Limits, strict: bool, open_file: Callable[
 
 
 def _open_all(
-    places: Mapping[str, Place], open_file: Callable[[Place], Archive], on_error: ExitStack, *, at_once: bool
+    index: Place, shards: Iterable[str], open_file: Callable[[Place], Archive], on_error: ExitStack
 ) -> list[Archive]:
     """The archive of each shard; those at URLs are opened at the same time."""
     opened: dict[str, Archive] = {}
 
     def work(shard: str) -> None:
-        opened[shard] = on_error.enter_context(_open_shard(places[shard], shard, open_file))
+        place = file_named_by(index, shard)
+        opened[shard] = on_error.enter_context(_open_shard(place, shard, open_file))
 
-    if at_once:
-        for_each_request(work, places)
+    if index.remote:
+        for_each_request(work, shards)
     else:
-        for shard in places:
+        for shard in shards:
             work(shard)
-    return [opened[shard] for shard in places]
+    return [opened[shard] for shard in shards]
 
 
 def _open_shard(place: Place, name: str, open_file: Callable[[Place], Archive]) -> Archive:
@@ -183,10 +184,13 @@ def _read_index(source: BaseSource, limits: Limits) -> Shards:
     return shards
 
 
+_PLAIN_NAME = re.compile(r"(?!\.)[^/\\:]+")
+
+
 def _check_file_name(shard: str, tensor: str) -> None:
     """A plain file name in the directory of the index: no path, no hidden file."""
-    plain = shard and not shard.startswith(".") and not any(c in shard for c in "/\\:") and shard.isprintable()
-    if not plain or len(os.fsencode(shard)) > 255 or shard.endswith(INDEX_SUFFIX):
+    plain = _PLAIN_NAME.fullmatch(shard) is not None and shard.isprintable() and not shard.endswith(INDEX_SUFFIX)
+    if not plain or (len(shard) > 63 and len(os.fsencode(shard)) > 255):
         raise FormatError(
             f"the shard '{escape(shard)}' must be a plain file name in the directory of the index",
             rule="shards.name",
