@@ -275,7 +275,7 @@ class Storage(Type):
             raise refuse(f"axis {list(axis)} is not a permutation", "axis")
         rank = len(leading(element)[0])
         if len(axis) > rank:
-            raise refuse(f"axis {list(axis)} has more entries than the {rank} leading fixed dimensions", "axis")
+            raise refuse(f"axis {list(axis)} needs {len(axis)} leading fixed dimensions, found {rank}", "axis")
 
     @staticmethod
     def of(element: Type, axis: tuple[int, ...]) -> Type:
