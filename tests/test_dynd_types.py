@@ -22,7 +22,7 @@ from tensorglot.errors import FormatError, InputError, LimitError, UnsupportedEr
 from tensorglot.limits import DEFAULT, Limits
 from tensorglot.model.dtypes import BY_NAME, TABLE
 from tensorglot.model.types import algebra as T
-from tensorglot.model.types.text import parse_canonical
+from tensorglot.model.types.text import parse_canonical, parse_each
 
 SPELLINGS = {
     "real": "float64",
@@ -395,6 +395,18 @@ def test_a_type_that_was_read_is_a_value_like_any_other() -> None:
                 found.absent  # type: ignore[attr-defined]
     first, second = parse_canonical("(3 * var * int8, 3 * var * int8)").children
     assert first is second, "what has the same text is made once"
+
+
+def test_a_type_that_was_read_keeps_few_others_alive() -> None:
+    """In a file of many types, and inside a long type."""
+    texts = [f"{{x{i}: {text}}}" for i in range(300) for text in CANONICAL]
+    rows = parse_each(texts, DEFAULT)
+    inside = parse_each([f"({', '.join(texts)})"], Limits(type_nbytes=1 << 20)).type(0).children
+    for found in ([rows.type(row) for row in rows.roots.tolist()], inside):
+        for text, type in zip(texts[-40:], found[-40:], strict=True):
+            assert type.origin is None or len(pickle.dumps(type.origin)) < 40_000
+            assert parts(type) == parts(dynd.parse(f" {text}"))
+            assert T.symbolic(type) == T.symbolic(dynd.parse(f" {text}"))
 
 
 def test_threads_may_ask_for_the_parts_of_one_type() -> None:

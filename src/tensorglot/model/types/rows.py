@@ -126,6 +126,8 @@ _SIGNS[list(b"?({[.")] = True
 _LETTERS[list(b"_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")] = True
 _SHORT = 1024
 """Up to so many bytes, there is room for a row for each."""
+_KEPT = 1 << 16
+"""Characters of texts that a type may keep alive, besides twice its own: caches hold types of many files."""
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
@@ -184,9 +186,22 @@ class Rows:
         """The type of a row, whose own parts are made when they are asked for."""
         made = _CLASSES.get(self.code.item(row))
         if made is not None:
-            return made.of_origin(_Origin(self, row))
+            length = self.end.item(row) - self.begin.item(row)
+            apart = len(self.text) > max(2 * length, _KEPT)
+            return made.of_origin(_Origin(self.only(row), 0) if apart else _Origin(self, row))
         text = self.text_of(row)
         return LEAVES.get(text) or _leaf(text)
+
+    def only(self, row: int) -> Rows:
+        """A copy of a type and those inside it, which does not keep the others alive."""
+        columns = self.columns[:, row : self.after.item(row)].copy()
+        found = Rows(self.text_of(row), columns, *columns)
+        for column in (found.begin, found.end):
+            column -= self.begin[row]
+        for column in (found.parent, found.after, found.leaf):
+            column -= row
+        found.parent[0] = -1
+        return found
 
     def texts(self, rows: NDArray[np.int64]) -> list[str]:
         text = self.text
