@@ -151,14 +151,14 @@ def faster_peers(results: dict[str, Any]) -> list[tuple[float, str, str]]:
 
 
 def repeated(results: dict[str, Any], _: str) -> str:
-    """When every row was measured again, and on which goals the two runs disagree."""
+    """When the rows of another run were measured, and on which goals the two runs disagree."""
     found = results.get("repeated")
     if not found:
         return NOT_MEASURED
     times = sorted(row["when"] for row in found["rows"])
     count, differing = disagreements(results, found)
     text = (
-        f"Measured again: {len(times)} rows, from {times[0]} to {times[-1]} UTC. Of {count} goals that both runs "
+        f"{len(times)} rows of another run, from {times[0]} to {times[-1]} UTC. Of {count} goals that both runs "
         f"have, {len(differing)} are met in one and missed in the other; in the tables they have a question mark."
     )
     return "\n".join([text, "", *(f"- {pair}" for pair in differing)]).rstrip()
@@ -327,7 +327,7 @@ def publish(arguments: list[str]) -> None:
     """Takes over what the last runs found; a section that was not measured again stays as it is."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks publish", description=publish.__doc__)
     parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--repeated", type=Path, metavar="RUN.json", help="a run of the same cases hours later")
+    parser.add_argument("--repeated", type=Path, metavar="RUN.json", help="another run of the same cases")
     options = parser.parse_args(arguments)
     target = DOCS / "performance.json"
     results = json.loads(target.read_text())

@@ -128,7 +128,7 @@ def test_goals_that_a_second_run_judges_otherwise_are_marked_and_listed(module) 
         "repeated": {**again, "store": {**stored, "scenarios": [{**scenario, "commit_gbps": 0.5, "most": 0.02}]}},
     }  # fmt: skip
     page = module("report").generate(found)["performance.md"]
-    assert "Measured again: 1 rows" in page
+    assert "1 rows of another run" in page
     assert "Of 7 goals that both runs have, 4 are met in one" in page
     assert "- W9 load <&>: 8.5 (met) and 3.9 (missed) × safetensors, goal 4" in page
     for cell in ("| 8.5, 4.25 (4?) |", "| **5** (4?) |", "| 1.60%? |", "| 2.00? (2.0 ×) | 2.00 (2.0 ×) |", "| 3 (3) |"):
