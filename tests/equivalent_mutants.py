@@ -147,6 +147,16 @@ EQUIVALENT: dict[str, str] = {
     "kernels/skip_values.py: 1  →  2  in  return self.more(1) if size == varints.TRUNCATED else size": (
         "how much is read ahead at a time"
     ),
+    "kernels/skip_values.py: row < 0  →  row <= 0": "row 0 is the caller's",
+    "kernels/skip_values.py: 0  →  1  in  if end < 0:": "the same",
+    "kernels/skip_values.py: 1  →  2  in  return -1": "any negative number says that there is no row",
+    "kernels/skip_values.py: 0  →  1  in  if nbytes >= 0 and not exceeds(count, nbytes, self.end - self.at):": (
+        "opens a frame of no bytes"
+    ),
+    "kernels/skip_values.py: self.nbytes[row] >= 0  →  self.nbytes[row] > 0": "the same",
+    "kernels/skip_values.py: if self.done > 0:  →  if True:": "writes the last end, which is written again",
+    "kernels/skip_values.py: 1  →  2  in  _KEPT = cython.declare(cython.Py_ssize_t, 1 << 14)  "
+    "# rows of types in the input, before those are read again": "how many rows are kept: the same ends",
     "kernels/skip_values.py: end < 0  →  end <= 0": "a text has a row",
     "kernels/cbor_values.py: 0  →  1  in  return 0": "a number that no caller looks at",
     "kernels/skip_values.py: self.done > 0  →  self.done >= 0": "writes the last end, which is written again",

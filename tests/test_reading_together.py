@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -157,10 +158,10 @@ class TestMapped:
         odd = {"a": np.arange(3, dtype=np.uint8), "b": np.arange(5, dtype=np.float64), "c": np.array([True, False])}
         tg.save(tmp_path / "m.safetensors", tensors, durable=False)
         tg.split(tmp_path / "m.safetensors", tmp_path / "shards", shard_nbytes=300)
-        for source, expected in ((tmp_path / "m.safetensors", tensors), (tmp_path / "shards", tensors)):
-            loaded = tg.load(source, backend="mmap")
-            assert loaded.keys() == expected.keys()
-            for name, array in expected.items():
+        for source, backend in product(("m.safetensors", "shards"), ("mmap", "pread")):
+            loaded = tg.load(tmp_path / source, backend=backend)
+            assert loaded.keys() == tensors.keys()
+            for name, array in tensors.items():
                 assert (loaded[name].shape, loaded[name].tobytes()) == (array.shape, array.tobytes())
         header = b'{"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"F64","shape":[5],"data_offsets":[3,43]},"c":{"dtype":"BOOL","shape":[2],"data_offsets":[43,45]}}'  # noqa: E501
         data = len(header).to_bytes(8, "little") + header + b"".join(array.tobytes() for array in odd.values())

@@ -7,7 +7,7 @@ import importlib
 import io
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tensorglot.store import Store
 from tensorglot.store.backend import Directory, Entry
 from tensorglot.store.encoder import encode
 from tensorglot.store.encodings import Encoding
+from tensorglot.store.packs import Packs
 
 DAY = 86_400.0
 
@@ -615,6 +616,27 @@ def test_repack_of_versions_that_came_back(store: Store, root: Path) -> None:
     assert store.stats().stored_nbytes < 1.3 * one["big"].nbytes
     assert same_tensors(Store(root).checkout("main"), two)
     assert same_tensors(Store(root).checkout("side"), one)
+
+
+def test_a_repack_reads_what_it_has_copied_before_anything_is_removed(
+    store: Store, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(3):
+        store.commit("main", tensors(seed))
+    before = {path.name for path in packs(root)}
+    without = Packs.without
+
+    def damage(self: Packs, hidden: Collection[str]) -> Packs:
+        for path in packs(root):
+            if path.name not in before:
+                flip(path, 100_000)
+        return without(self, hidden)
+
+    monkeypatch.setattr(Packs, "without", damage)
+    with pytest.raises(tg.FormatError):
+        store.repack(0)
+    assert before < {path.name for path in packs(root)}
+    assert same_tensors(Store(root).checkout("main"), tensors(2))
 
 
 def test_a_reader_beside_repacks(store: Store, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
