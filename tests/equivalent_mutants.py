@@ -175,6 +175,8 @@ EQUIVALENT: dict[str, str] = {
     ),
     "operations/writer.py: if not self._in_place:  →  if True:": "seeks to where it is",
     "store/packs.py: if len(digests) <= _FEW:  →  if True:": "looks many blocks up one by one: the same chains",
+    "store/encodings.py: 0  →  1  in  "
+    "planes.merge(parsed.decode(memory.room(parsed.nbytes, 0)), parsed.width, out)": "where memory begins",
     "store/packs.py: if not hidden:  →  if False:": "copies what could be used itself",
     "store/packs.py: 256  →  257": "indexes that are read by one thread after another",
     "store/packs.py: at >= 0  →  at > 0": "reads blocks one by one: the same bytes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -168,6 +169,15 @@ class TestMapped:
         (tmp_path / "odd.safetensors").write_bytes(data)
         loaded = tg.load(tmp_path / "odd.safetensors", backend="mmap")
         assert {name: array.tolist() for name, array in loaded.items()} == {n: a.tolist() for n, a in odd.items()}
+        numbers = {f"x{i:02}": np.float64(i) for i in range(20)}
+        spans = {name: [8 * i + 1, 8 * i + 9] for i, name in enumerate(numbers)}
+        rows = {name: {"dtype": "F64", "shape": [], "data_offsets": span} for name, span in spans.items()}
+        header = json.dumps({"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}, **rows}).encode()
+        far = len(header).to_bytes(8, "little") + header + b"\7" + b"".join(n.tobytes() for n in numbers.values())
+        (tmp_path / "far.safetensors").write_bytes(far)
+        loaded = tg.load(tmp_path / "far.safetensors", backend="pread")
+        assert all(array.flags.aligned for array in loaded.values())
+        assert {name: array.item() for name, array in loaded.items()} == {"a": 7, **numbers}
         (tmp_path / "odd.safetensors").write_bytes(data[:-1] + b"\x02")
         with pytest.raises(tg.FormatError) as caught:
             tg.load(tmp_path / "odd.safetensors", backend="mmap")

@@ -271,6 +271,18 @@ def test_a_missing_checksum_is_an_error_where_one_is_required(read: str, tmp_pat
     assert (caught.value.rule, caught.value.tensor) == ("verify.absent", "w")
 
 
+def test_arrays_of_the_caller_are_compared_among_many_tensors(tmp_path: Path) -> None:
+    path, out = tmp_path / "a.zt", values(SMALL)
+    tg.save(path, {f"w{i:02}": values(SMALL) for i in range(20)})
+    data = bytearray(path.read_bytes())
+    data[tg.open(path)["w07"].offset or 0] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(tg.IntegrityError) as caught:
+        tg.load(path, backend="pread", out={"w07": out})
+    assert (caught.value.rule, caught.value.tensor) == ("checksum.mismatch", "w07")
+    assert tg.load(path, backend="pread", out={"w07": out}, verify="never")["w07"] is out
+
+
 def test_a_slice_of_frames_that_have_checksums_needs_no_more(tmp_path: Path) -> None:
     """The last frame is wrong; under `require` the first is read all the same, for it is compared by itself."""
     path = tmp_path / "a.zt"

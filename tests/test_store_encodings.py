@@ -151,6 +151,14 @@ def test_a_chain_of_deltas_is_their_application_in_order(widths: tuple[int, ...]
     assert base == version.tobytes()
 
 
+@pytest.mark.parametrize("work", [decode, apply])
+def test_a_chunk_has_at_most_one_mebibyte(work: Callable[..., None]) -> None:
+    out = bytearray(CHUNK_NBYTES + 1)
+    with pytest.raises(tg.InputError) as caught:
+        work(Encoding.PACKED_DIFFERENCE if work is apply else Encoding.RAW, b"", out)
+    assert caught.value.rule == "store.chunk"
+
+
 def test_threads_do_not_disturb_each_other() -> None:
     rng = np.random.default_rng(3)
     weights = rng.normal(0, 0.02, (8, 60_000)).astype(np.float32)
