@@ -88,6 +88,14 @@ def test_all_ways_to_read_give_the_same_values(folder: Path, values: dict[str, N
     assert {how for how, arrays in results.items() if not same(arrays, values)} == set()
 
 
+@pytest.mark.parametrize("backend", ["pread", "mmap"])
+def test_many_compressed_tensors(backend: Any, tmp_path: Path) -> None:
+    tensors = {f"w{i:02}": np.full((300, i), i, np.float32) for i in range(20)}
+    tg.save(tmp_path / "x.zt", tensors, compression="zstd", durable=False)
+    loaded = tg.load(tmp_path / "x.zt", backend=backend)
+    assert {name: array.tolist() for name, array in loaded.items()} == {n: a.tolist() for n, a in tensors.items()}
+
+
 def test_large_and_small_tensors_by_every_way_to_read(folder: Path) -> None:
     """Memory of their own, shared slabs, several reads for one tensor, runs of equal shapes, misaligned values."""
     values: dict[str, NDArray[Any]] = {"large": np.arange(2_500_000, dtype=np.float32)}
