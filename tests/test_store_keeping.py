@@ -299,6 +299,7 @@ def test_what_was_condemned_is_pardoned_when_it_is_needed_again(store: Store, ro
     again = Store(root)
     assert same_tensors(again.checkout("writer"), tensors(1))
     assert again.collect(0).packs == 0
+    assert list((root / "condemned").iterdir()) == []
     assert made.tensors == again.show("writer").tensors
     assert_clean(again)
 
