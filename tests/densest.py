@@ -99,18 +99,57 @@ def bintensors_metadata(layout: int) -> bytes:
 # zTensor
 
 
-def zt01() -> bytes:
-    rows = fill(lambda name: zt.cbor(zt.entry(name, size=0, shape=[0])))
-    return zt.file01(zt.Raw(zt.head(4, len(rows)) + b"".join(rows)), body=b"")
+def zt01(suffix: str = "", **fields: Any) -> bytes:
+    """Tensors of such entries; if they have a part, parts of a tensor of the name without the suffix."""
 
-
-def zt1() -> bytes:
     def one(name: str) -> bytes:
-        component = {"dtype": "u8", "offset": 64, "length": 0}
-        return zt.cbor(name) + zt.cbor({"shape": [0], "format": "dense", "components": {"data": component}})
+        whole = {"part_of": name} if "part" in fields else {}
+        return zt.cbor(zt.entry(name + suffix, **({"size": 0, "shape": [0]} | fields | whole)))
 
     rows = fill(one)
+    return zt01_index(zt.head(4, len(rows)) + b"".join(rows))
+
+
+def zt01_index(index: bytes) -> bytes:
+    return zt.file01(zt.Raw(index), body=b"\0")
+
+
+def zt01_metadata() -> bytes:
+    pairs = fill(lambda name: zt.cbor(name) + b"\x60")
+    value = zt.Raw(zt.head(5, len(pairs)) + b"".join(pairs))
+    return zt.file01([zt.entry("__metadata__", size=0, shape=[0], metadata=value)], body=b"\0")
+
+
+def zt01_chunks() -> bytes:
+    """A key of empty chunks."""
+    key = zt.Raw(b"\x7f" + b"\x60" * 63_000 + b"\x61a" + b"\xff")
+    fields = zt.entry("a", size=0, shape=[0])
+    return zt.file01([zt.Pairs(((key, 0), *fields.items()))], body=b"\0")
+
+
+def zt1(format: str = "dense", part: str = "data", **fields: Any) -> bytes:
+    component = {"dtype": "u8", "offset": 64, "length": 0} | fields
+
+    def one(name: str) -> bytes:
+        return zt.cbor(name) + zt.cbor({"shape": [0], "format": format, "components": {part: component}})
+
+    return zt1_objects(fill(one))
+
+
+def zt1_objects(rows: list[bytes]) -> bytes:
     return zt.file1({"version": "1.1.0", "objects": zt.Raw(zt.head(5, len(rows)) + b"".join(rows))}, body=b"")
+
+
+def zt1_open() -> zt.Raw:
+    """A map of names to numbers, of indefinite length."""
+    return zt.Raw(b"\xbf" + b"".join(fill(lambda name: zt.cbor(name) + b"\0")) + b"\xff")
+
+
+def zt1_components() -> bytes:
+    component = zt.cbor({"dtype": "x", "offset": 64, "length": 0, "encoding": "y"})
+    parts = fill(lambda name: zt.cbor(name) + component)
+    held = {"shape": [0], "format": "x", "components": zt.Raw(zt.head(5, len(parts)) + b"".join(parts))}
+    return zt1_objects([zt.cbor("a") + zt.cbor(held)])
 
 
 def zt1_attributes(value: bytes) -> bytes:
@@ -146,6 +185,24 @@ def zt2_layout(layout: str, shape: tuple[int, ...], *parts: str, **fields: Any) 
     value = zt.cbor(zt.deterministic(held))
     rows = fill(lambda name: zt.cbor(name) + value, NBYTES - 4400)
     return zt2(b"".join(rows), len(rows))
+
+
+def zt2_described(layout: str, parts: dict[str, tuple[str, str | None]], attributes: dict[str, Any]) -> bytes:
+    """Tensors of parts of a dtype and logical type, with attributes."""
+    held = {
+        name: {"dtype": dtype, "blob": [4096, 0], **({} if type is None else {"type": type})}
+        for name, (dtype, type) in parts.items()
+    }
+    value = {"shape": [0], "layout": layout, "parts": held, "attributes": attributes}
+    encoded = zt.cbor(zt.deterministic(value))
+    rows = fill(lambda name: zt.cbor(name) + encoded, NBYTES - 4400)
+    return zt2(b"".join(rows), len(rows))
+
+
+def zt2_shards() -> bytes:
+    shard = zt.cbor({"size": 48, "digest": "xxh3:" + "0" * 16})
+    shards = fill(lambda name: zt.cbor(name) + shard, NBYTES - 4400)
+    return zt2(b"", 0, shards=zt.Raw(zt.head(5, len(shards)) + b"".join(shards)))
 
 
 def zt2_parts() -> bytes:
@@ -210,6 +267,20 @@ def npz_members() -> bytes:
     return held.getvalue()
 
 
+def npz_deflated(count: int, header: str) -> bytes:
+    """Arrays without elements, whose headers are compressed."""
+    import io
+    import zipfile
+
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in [name for name, _ in zip(names(), range(count), strict=False)]:
+            member = zipfile.ZipInfo(f"{name}.npy")
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, npy(header))
+    return held.getvalue()
+
+
 def npy(text: str) -> bytes:
     head = text.encode() + b"\n"
     return b"\x93NUMPY\x02\x00" + len(head).to_bytes(4, "little") + head
@@ -230,6 +301,13 @@ def gguf_pairs() -> bytes:
 def gguf_array(kind: int, item: bytes) -> bytes:
     count = (NBYTES - 100) // len(item)
     return gguf_builder.build([], [gguf_builder.pair("k", 9, struct.pack("<IQ", kind, count) + count * item)])
+
+
+def gguf_nested() -> bytes:
+    """Arrays of one number in an array."""
+    count = (NBYTES - 100) // 13
+    arrays = struct.pack("<IQ", 9, count) + struct.pack("<IQB", 0, 1, 0) * count
+    return gguf_builder.build([], [gguf_builder.pair("k", 9, arrays)])
 
 
 def gguf_arrays() -> bytes:
@@ -302,6 +380,11 @@ def pt_list(items: bytes) -> bytes:
     """A tensor, the first entry of the memo, an element type, the second, and other items."""
     head = test_pt.view() + b"\x94" + test_pt.name("torch.int8") + b"\x94"
     return test_pt.zipped(test_pt.pickled(b"](" + head + items + b"e"), test_pt.DATA)
+
+
+def pt_lists() -> bytes:
+    """Lists of a tensor, each of its own."""
+    return pt_list(b"]h\0a" * 15_000)
 
 
 def pt_calls(function: str, *arguments: bytes) -> bytes:
@@ -496,6 +579,13 @@ def shards(folder: Path, files: int) -> Path:
     return folder
 
 
+def shards_missing(folder: Path) -> Path:
+    """Each tensor in a file of its own, none of which is there."""
+    one = {n: f"{n}.safetensors" for n in count_of(lambda n: f'"{n}": "{n}.safetensors", '.encode())}
+    test_shards.write_index(folder, one)
+    return folder
+
+
 # Stores
 
 
@@ -665,7 +755,35 @@ DENSEST: dict[str, tuple[str, Make]] = {
         }.items()
     },
     "ztensor@0.1: tensors": ("ztensor", file("a.zt", zt01)),
+    **{
+        f"ztensor@0.1: {what}": ("ztensor", file("a.zt", make))
+        for what, make in {
+            "unknown dtypes": partial(zt01, dtype="x"),
+            "unknown dtypes and encodings": partial(zt01, dtype="x", encoding="y"),
+            "parts": partial(zt01, "#a", part="a", logical_layout="x", logical_shape=[0]),
+            "parts of unknown dtypes": partial(zt01, "#a", part="a", layout="x", logical_type="x", logical_shape=[0]),
+            "fields of parts": partial(zt01, "#data", part="data", logical_type="x"),
+            "metadata": zt01_metadata,
+            "chunks of a key": zt01_chunks,
+            "numbers": lambda: zt01_index(b"\x9f" + bytes(63_000) + b"\xff"),
+        }.items()
+    },
     "ztensor@1: tensors": ("ztensor", file("a.zt", zt1)),
+    **{
+        f"ztensor@1: {what}": ("ztensor", file("a.zt", make))
+        for what, make in {
+            "unknown formats": partial(zt1, "x"),
+            "unknown dtypes": partial(zt1, dtype="x"),
+            "unknown dtypes and encodings": partial(zt1, "x", "a", dtype="x", encoding="y"),
+            "components": zt1_components,
+            "fields": lambda: zt.file1(
+                zt.Raw(b"\xbf" + b"".join(fill(lambda n: zt.cbor(n) + b"\0")) + b"\xff"), body=b""
+            ),
+            "objects of numbers": lambda: zt.file1(
+                {"objects": zt.Raw(b"\xbf" + b"".join(fill(lambda n: zt.cbor(n) + b"\0")) + b"\xff")}, body=b""
+            ),
+        }.items()
+    },
     **{
         f"ztensor@1: attribute of {k}": ("ztensor", file("a.zt", lambda v=v: zt1_attributes(v())))
         for k, v in CBOR.items()
@@ -685,6 +803,32 @@ DENSEST: dict[str, tuple[str, Make]] = {
         "ztensor",
         file("a.zt", partial(zt2_layout, "zt.sparse_coo/1", (1,), "values", "coords")),
     ),
+    "ztensor@2: products of many dimensions": ("ztensor", file("a.zt", partial(zt2_tensors, (0, *[2] * 63)))),
+    "ztensor@2: unknown layouts of many dimensions": (
+        "ztensor",
+        file("a.zt", partial(zt2_layout, "x", (0,) * 64, "a")),
+    ),
+    "ztensor@2: fractions of elements": (
+        "ztensor",
+        file("a.zt", partial(zt2_layout, "x", (0,), "a", encoding="y", decoded_length=1)),
+    ),
+    "ztensor@2: unknown parts": (
+        "ztensor",
+        file("a.zt", partial(zt2_layout, "x", (0,), "a", type="x", encoding="y", decoded_length=0)),
+    ),
+    "ztensor@2: scaled tensors": (
+        "ztensor",
+        file(
+            "a.zt",
+            partial(
+                zt2_described,
+                "zt.mx/1",
+                {"data": ("u8", "f4_e2m1"), "scales": ("u8", "f8_e8m0")},
+                {"block_size": 2},
+            ),
+        ),
+    ),
+    "ztensor@2: shards": ("ztensor", file("a.zt", zt2_shards)),
     "ztensor@2: unknown layouts": ("ztensor", file("a.zt", partial(zt2_layout, "x", (0,), "a"))),
     "ztensor@2: unknown types": ("ztensor", file("a.zt", partial(zt2_layout, "dense", (0,), "data", type="x"))),
     "ztensor@2: unknown encodings": (
@@ -715,6 +859,38 @@ DENSEST: dict[str, tuple[str, Make]] = {
     ),
     "npz: arrays": ("npz", npz()),
     "npz: members": ("npz", file("a.npz", npz_members)),
+    **{
+        f"npz: compressed headers of {what}": ("npz", file("a.npz", partial(npz_deflated, count, header)))
+        for what, count, header in (
+            ("an array", 330, "{'descr': '|u1', 'fortran_order': False, 'shape': (0,)}"),
+            ("blanks", 260, "{'descr': '|u1', 'fortran_order': False, 'shape': (0,)" + " " * 65_000 + "}"),
+            (
+                "equal fields",
+                170,
+                "{'descr': [" + "('a','|u1')," * 4000 + "], 'fortran_order': False, 'shape': (0,)}",
+            ),
+            (
+                "fields",
+                6,
+                "{'descr': ["
+                + "".join(f"('a{i}','|u1')," for i in range(3000))
+                + "], 'fortran_order': False, 'shape': (0,)}",
+            ),
+        )
+    },
+    "npy: fields of shapes": (
+        "npy",
+        file(
+            "a.npy",
+            lambda: npy(
+                "{'descr': ["
+                + b"".join(fill(lambda n: f"('{n}','|u1',(0,)),".encode())).decode()
+                + "], 'fortran_order': False, 'shape': (0,)}"
+            ),
+        ),
+    ),
+    "npy: keys": ("npy", file("a.npy", lambda: npy("{" + "'a':1," * 10_000 + "}"))),
+    "npy: digits": ("npy", file("a.npy", lambda: npy("{'shape': (" + "9" * 60_000 + ",)}"))),
     "npy: dimensions": (
         "npy",
         file("a.npy", lambda: npy("{'descr': '|u1', 'fortran_order': False, 'shape': (" + "0," * 30000 + ")}")),
@@ -735,6 +911,7 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "gguf: texts": ("gguf", file("a.gguf", partial(gguf_array, 8, bytes(8)))),
     "gguf: truths": ("gguf", file("a.gguf", partial(gguf_array, 7, b"\0"))),
     "gguf: bytes": ("gguf", file("a.gguf", partial(gguf_array, 0, b"\0"))),
+    "gguf: arrays of a number": ("gguf", file("a.gguf", gguf_nested)),
     "gguf: arrays": ("gguf", file("a.gguf", partial(gguf_array, 9, struct.pack("<IQ", 4, 0)))),
     **{f"pt zip: {k}": ("pt", file("a.pt", lambda v=v: test_pt.zipped(v()))) for k, v in PICKLES.items()},
     **{f"pt legacy: {k}": ("pt", file("a.pt", lambda v=v: test_pt.legacy(v(), (), b""))) for k, v in PICKLES.items()},
@@ -758,6 +935,7 @@ DENSEST: dict[str, tuple[str, Make]] = {
     "pt zip: sparse tensors": ("pt", file("a.pt", pt_sparse)),
     "pt zip: quantized tensors": ("pt", file("a.pt", partial(pt_quantized, test_pt.integers(1)))),
     "pt zip: unsupported tensors": ("pt", file("a.pt", partial(pt_quantized, b")"))),
+    "pt zip: lists of a tensor": ("pt", file("a.pt", pt_lists)),
     "pt zip: names of one tensor": ("pt", file("a.pt", partial(pt_list, b"h\0" * 31_000))),
     "pt zip: a tensor and element types": ("pt", file("a.pt", partial(pt_list, b"h\1" * 31_000))),
     "pt zip: a tensor and constants": ("pt", file("a.pt", partial(pt_list, b"N" * 62_000))),
@@ -953,6 +1131,7 @@ DENSEST: dict[str, tuple[str, Make]] = {
         partial(delta_types, types=[f"({distinct('{a%d: {}}', 62_000)})"]),
     ),
     "shards: tensors": ("", partial(shards, files=1)),
+    "shards: missing files": ("", shards_missing),
     "shards: files": ("", partial(shards, files=100)),
     "store: tensors": ("", store(store_tensors)),
     "store: arrays": ("", store(partial(store_arrays, type="%d * 0 * int8"))),
