@@ -1,7 +1,8 @@
 """The child process of `test_resources`: the hostile files of a family, in every use, under limits.
 
 `python tests/resources.py EVERY FAMILY...` tries every EVERYth pair of a file and a use,
-and prints a line of JSON for each finding and a last one with the figures. What is being
+`FIRST/EVERY` those of them from another pair on, so that a large family can be tried in
+parts. It prints a line of JSON for each finding and a last one with the figures. What is being
 done is on stderr before it is done, so that the parent can name what a signal ended. The
 address space may grow by 1 GiB; a use may take five seconds of the processor, and the
 child as a whole what `RLIMIT_CPU` allows.
@@ -149,7 +150,7 @@ def try_case(case: Case, uses: list[tuple[str, Callable[[Source], object]]], fol
     shutil.rmtree(folder / "case")
 
 
-def run(families: list[str], every: int) -> None:
+def run(families: list[str], every: int, first: int = 0) -> None:
     signal.signal(signal.SIGPROF, _overtime)
     tables = [cases(family) for family in families]
     figures, pair = Figures(), 0
@@ -161,7 +162,7 @@ def run(families: list[str], every: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (TOTAL_SECONDS, resource.RLIM_INFINITY))
         for case in (case for table in tables for case in table):
             uses = list(uses_of(case))
-            chosen = [use for number, use in enumerate(uses, pair) if number % every == 0]
+            chosen = [use for number, use in enumerate(uses, pair) if number % every == first]
             pair += len(uses)
             if chosen:
                 try_case(case, chosen, folder, figures)
@@ -169,4 +170,5 @@ def run(families: list[str], every: int) -> None:
 
 
 if __name__ == "__main__":
-    run(sys.argv[2:], int(sys.argv[1]))
+    first, _, every = sys.argv[1].rpartition("/")
+    run(sys.argv[2:], int(every), int(first or 0))

@@ -73,6 +73,13 @@ def read(source: Source, **options: Any) -> None:
                     continue
 
 
+def tables(source: Source) -> None:
+    """Each is let go of: together they have a record for each column of each tensor."""
+    with source.open() as archive:
+        for tensor in archive.values():
+            dynd.to_table(tensor)
+
+
 def append(source: Source) -> None:
     with tg.Writer(source.copied(), append=True, durable=False) as out:
         out.add("new", NEW["new"])
@@ -153,7 +160,7 @@ VERBS: dict[str, Callable[[Source], object]] = {
     "decode_matrix": lambda source: bson.decode_matrix(source.path),
     "encode_documents": lambda source: bson.encode_documents(next(iter(source.open().values()), 0), "v"),
     "transfer": lambda source: bson.transfer(source.path, source.out / "new.bson"),
-    "table": lambda source: [dynd.to_table(value) for value in source.open().values()],
+    "table": tables,
     "unbundle": lambda source: Store.create(source.out / "store").unbundle(source.path),
 }
 COMMANDS: dict[str, Callable[[Source], list[Any]]] = {
