@@ -198,7 +198,9 @@ def _load_each(
     sizes = index.tensor_nbytes[rows].tolist()
 
     # One for all: the end of each slab is in small pages, a tenth of the pages if there is one for each batch.
-    slab = Slab.for_arrays([nbytes for nbytes in sizes if nbytes < ALONE_NBYTES])
+    # None without encoded rows: making it is a fiftieth of the instructions of loading one small tensor.
+    encoded = bool(index.codecs) or index.payloads is not None
+    slab = Slab.for_arrays([nbytes for nbytes in sizes if nbytes < ALONE_NBYTES]) if encoded else None
 
     def read(several: Sequence[int]) -> None:
         for i in several:
@@ -268,8 +270,10 @@ def _threaded(archive: Archive, position: int) -> bool:
     return any(isinstance(payload.codec, Threaded) and payload.codec.threaded(payload) for payload in encoded)
 
 
-def _room(tensor: Tensor, slab: Slab) -> NDArray[Any] | None:
+def _room(tensor: Tensor, slab: Slab | None) -> NDArray[Any] | None:
     """Memory for an array that is decoded in pieces; None for one that its codec allocates."""
+    if slab is None:
+        return None
     part = tensor.parts["data"] if tensor.layout == "dense" else None
     if part is None or part.dtype is None or part.dtype.packed or not isinstance(part.payload, Encoded):
         return None
