@@ -70,7 +70,7 @@ EQUIVALENT: dict[str, str] = {
     ),
     "operations/_digests.py: 2  →  3  in  AHEAD = 2": "how far reads go ahead of the hashes: the same digests",
     "wire/zstd.py: 2 * arrived - reached  →  2 * arrived + reached": "when frames are looked for again: the same bytes",
-    "operations/open.py: if place.text.endswith(INDEX_SUFFIX) or (place.remote and is_sharded(place)):  →  if True:": (
+    "operations/open.py: if not place.remote and not place.text.endswith(INDEX_SUFFIX):  →  if False:": (
         "asks whether a file is a folder before it is opened, not after that has failed"
     ),
     "containers/canonical.py: 0  →  1  in  "

@@ -14,17 +14,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tensorglot.errors import FormatError, Hint, InputError, UnsupportedError, did_you_mean, escape
 from tensorglot.limits import DEFAULT, HEADER_NBYTES_MAX, TENSORS_MAX, Limits
 from tensorglot.model.archive import Archive, Verifier
-from tensorglot.model.deferred import Outline
 from tensorglot.model.dtypes import DType
 from tensorglot.model.index import Index
 from tensorglot.model.payload import Chunk, Codec, Source
 from tensorglot.providers import provided
 from tensorglot.tuples import NamedTuple
+
+if TYPE_CHECKING:
+    from tensorglot.model.deferred import Outline
 
 __all__ = [
     "HEAD_NBYTES",

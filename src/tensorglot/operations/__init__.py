@@ -47,6 +47,7 @@ What they share:
     _digests            hashes of many rows at once
     _checksums          comparing the checksums of an archive
     _sidecar            checksums beside a file
+    _open_several       lists of files, folders, and URLs that may be one
     _shards             a checkpoint in several files
     _jsonable           values as JSON
     _same_value         whether two values of metadata are the same

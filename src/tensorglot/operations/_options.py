@@ -13,7 +13,6 @@ from tensorglot.arguments import as_integer, check_flags
 from tensorglot.containers.table import Format, PerTensor, WriteOptions
 from tensorglot.errors import Hint, InputError, UnsupportedError
 from tensorglot.model.index import Index
-from tensorglot.operations._patterns import by_pattern
 from tensorglot.operations._progress import Progress
 from tensorglot.tuples import NamedTuple
 from tensorglot.wire.checksums import numbers
@@ -113,5 +112,7 @@ def keep_checksums(index: Index, spec: Format, version: str) -> PerTensor:
 def _settle(choice: Choice, otherwise: str | None, names: Sequence[str]) -> PerTensor:
     """One choice for all, or by name; `otherwise` is for tensors that match no pattern."""
     if isinstance(choice, Mapping):
+        from tensorglot.operations._patterns import by_pattern
+
         return PerTensor(otherwise, by_pattern(choice, names))
     return PerTensor(choice)

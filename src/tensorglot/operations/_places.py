@@ -10,7 +10,10 @@ from tensorglot.errors import Hint, InputError
 from tensorglot.io.place import as_place
 from tensorglot.io.storage_options import OptionsLike
 
-__all__ = ["NEED_A_URL", "locate", "locate_each"]
+__all__ = ["INDEX_SUFFIX", "NEED_A_URL", "locate", "locate_each"]
+
+INDEX_SUFFIX = ".index.json"
+"""The name of an index of shards ends with this."""
 
 T = TypeVar("T")
 NEED_A_URL = Hint("storage_options need a URL", "--storage-option needs a URL")

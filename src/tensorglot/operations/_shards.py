@@ -30,11 +30,11 @@ from tensorglot.io.source import source_for
 from tensorglot.limits import Limits
 from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index, Note
+from tensorglot.operations._places import INDEX_SUFFIX
 from tensorglot.operations._same_value import same_value
 from tensorglot.threads import for_each_request
 
 __all__ = [
-    "INDEX_SUFFIX",
     "Shards",
     "common_metadata",
     "find_file",
@@ -45,7 +45,6 @@ __all__ = [
     "refuse_duplicates",
 ]
 
-INDEX_SUFFIX = ".index.json"
 PREFERRED = ("model.safetensors.index.json", "model.safetensors")
 """Opened if a directory has several candidates."""
 DISTRIBUTED = ("dcp.json", ".metadata")

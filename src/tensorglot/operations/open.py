@@ -1,44 +1,35 @@
-"""Opening: make a source, detect its format, read its index, return an archive. Archives of shards are joined."""
+"""Opening: make a source, detect its format, read its index, return an archive.
+
+What few programs need is imported by the line that needs it: sources that are not one file,
+formats that a server holds, and the explanation of a refusal. These are seven modules, a
+twelfth of the instructions of importing `load` and `save`.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
 from tensorglot.arguments import check_choice, check_flags
 from tensorglot.containers.table import HEAD_NBYTES, ReadOptions, detect, named
-from tensorglot.errors import FormatError, InputError, UnsupportedError, escape
-from tensorglot.io.folder import Folder, as_folder, file_named_by
+from tensorglot.errors import FormatError, InputError, UnsupportedError
 from tensorglot.io.local import add_path_to_errors
 from tensorglot.io.place import Place
 from tensorglot.io.source import Backend, Readable, source_for
 from tensorglot.io.urls import refuse_credentials
 from tensorglot.limits import DEFAULT, Limits, as_limits
 from tensorglot.model.archive import Archive
-from tensorglot.model.deferred import DeferredArchive
-from tensorglot.model.index import Note
 from tensorglot.model.payload import HeaderSource, Source
 from tensorglot.operations._checksums import OnceVerifier
-from tensorglot.operations._mistaken import explain
-from tensorglot.operations._places import locate
-from tensorglot.operations._shards import (
-    INDEX_SUFFIX,
-    common_metadata,
-    find_file,
-    find_in_folder,
-    is_sharded,
-    join_archives,
-    open_shards,
-    refuse_duplicates,
-)
+from tensorglot.operations._places import INDEX_SUFFIX, locate
 from tensorglot.operations._sidecar import read_sidecar, with_sidecar
 from tensorglot.providers import provided
 from tensorglot.tuples import NamedTuple
 
-__all__ = ["ArchiveLike", "OpenOptions", "Verify", "open", "open_source"]
+__all__ = ["ArchiveLike", "OpenOptions", "Verify", "can_reopen", "open", "open_file", "open_source"]
 
 ArchiveLike: TypeAlias = "Readable | Sequence[Readable] | Archive"
 """A source of most verbs: what `open` takes, or an archive, which stays open."""
@@ -108,9 +99,11 @@ def open_source(source: Readable | Sequence[Readable], options: OpenOptions) -> 
     if isinstance(source, Place):
         return _open_place(source, options)
     if isinstance(source, (list, tuple)):
-        return _open_several(source, options)
-    reopen = partial(open_source, source, options) if _can_reopen(source) else None
-    return _open_file(cast("Readable", source), options, options.verifier(), reopen)
+        from tensorglot.operations._open_several import open_several
+
+        return open_several(source, options)
+    reopen = partial(open_source, source, options) if can_reopen(source) else None
+    return open_file(cast("Readable", source), options, options.verifier(), reopen)
 
 
 def _open_place(place: Place, options: OpenOptions) -> Archive:
@@ -118,65 +111,24 @@ def _open_place(place: Place, options: OpenOptions) -> Archive:
     if place.is_commit:
         return cast("Archive", provided("store.open")(place.text, place.options, options.limits))
     verifier = options.verifier()
-    reopen = partial(open_source, place, options) if _can_reopen(place) else None
-    if place.text.endswith(INDEX_SUFFIX) or (place.remote and is_sharded(place)):
-        found = find_file(place)
-    else:
+    reopen = partial(open_source, place, options) if can_reopen(place) else None
+    if not place.remote and not place.text.endswith(INDEX_SUFFIX):
         try:
-            return _open_file(place, options, verifier, reopen)
-        except FileNotFoundError:
-            folder = Folder.at(place) if place.remote else None
-            if folder is None or not _has_files(folder):
-                raise
+            return open_file(place, options, verifier, reopen)
         except InputError:  # most paths are files, so a path is tested for a directory only after opening it failed
-            folder = as_folder(place)
-            if folder is None:
+            if not os.path.isdir(place):  # noqa: PTH112
                 raise
-        found = find_in_folder(folder)
-    if not found.text.endswith(INDEX_SUFFIX):
-        return _open_file(found, options, verifier, reopen)
-    open_file = partial(_open_file, options=options._replace(defer=False), verifier=verifier)
-    index = open_shards(found, options.limits, options.strict, open_file)
-    return Archive(index, None, limits=options.limits, verifier=verifier, reopen=reopen)
+    from tensorglot.operations._open_several import open_place
+
+    return open_place(place, options, verifier, reopen)
 
 
-def _has_files(folder: Folder) -> bool:
-    with suppress(FileNotFoundError):  # no such bucket
-        return bool(folder.names())
-    return False
-
-
-def _open_several(sources: Sequence[Readable], options: OpenOptions) -> Archive:
-    """Several files of one format as one archive. No two may have a tensor of the same name."""
-    if not sources:
-        raise InputError("a list of files must not be empty", rule="source.list")
-    with ExitStack() as on_error:
-        at_once = options._replace(defer=False)
-        archives = [on_error.enter_context(open_source(source, at_once)) for source in sources]
-        formats = sorted({archive.format for archive in archives})
-        if len(formats) > 1:
-            message = f"the files have different formats: {', '.join(formats)}; merge them into one file"
-            raise InputError(message, rule="source.formats")
-        refuse_duplicates(archives, sources, rule="source.name")
-        metadata, conflicts = common_metadata(archives)
-        notes = [Note("source.metadata", f"the metadata key '{escape(key)}' differs") for key in conflicts]
-        index = join_archives(archives, formats[0], metadata, notes)
-        on_error.pop_all()
-    return Archive(
-        index,
-        None,
-        limits=options.limits,
-        verifier=options.verifier(),
-        reopen=partial(open_source, sources, options) if all(map(_can_reopen, sources)) else None,
-    )
-
-
-def _can_reopen(source: object) -> bool:
+def can_reopen(source: object) -> bool:
     """Whether a source can be opened again in another process."""
     return not source.secret if isinstance(source, Place) else isinstance(source, (bytes, bytearray))
 
 
-def _open_file(
+def open_file(
     source: Readable, options: OpenOptions, verifier: OnceVerifier | None, reopen: Callable[[], Archive] | None = None
 ) -> Archive:
     """Opens one file, which is not an index of shards."""
@@ -199,6 +151,8 @@ def _open_file(
                 whole = options.strict or (verifier is not None and verifier.required)
                 outline = None if whole else container.outline(opened, reading)
                 if outline is not None:
+                    from tensorglot.model.deferred import DeferredArchive
+
                     return DeferredArchive(outline, opened, limits, verifier, reopen, add_path_to_errors(place))
             index = container.read(opened, reading)
             # At a URL, looking for a sidecar costs a request: only with verify="require" is it made.
@@ -207,6 +161,8 @@ def _open_file(
                 index = index if sums is None else with_sidecar(index, opened.size, sums)
         except (FormatError, UnsupportedError) as error:
             opened.close()
+            from tensorglot.operations._mistaken import explain
+
             clearer = explain(error, head, opened.size)
             if clearer is None:
                 raise
@@ -226,6 +182,8 @@ class _Beside:
         self._place, self._backend = place, backend
 
     def __call__(self, name: str) -> Source:
+        from tensorglot.io.folder import file_named_by
+
         place = replace(self._place, text=self._place.absolute)  # the working directory may have changed
         return source_for(file_named_by(place, name), self._backend)
 

@@ -39,9 +39,9 @@ from tensorglot.model.archive import Archive
 from tensorglot.model.index import Index
 from tensorglot.operations._as_archive import MEMORY, TensorsLike, as_archive
 from tensorglot.operations._options import AUTO, Choice, SaveOptions
-from tensorglot.operations._places import locate_each
+from tensorglot.operations._places import INDEX_SUFFIX, locate_each
 from tensorglot.operations._progress import Progress, start_progress
-from tensorglot.operations._shards import INDEX_SUFFIX, common_metadata, join_archives, refuse_duplicates
+from tensorglot.operations._shards import common_metadata, join_archives, refuse_duplicates
 from tensorglot.operations.open import OpenOptions
 from tensorglot.operations.save import save_archive
 from tensorglot.operations.verify import Report
