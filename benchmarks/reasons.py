@@ -98,9 +98,9 @@ _VIEWS = (
     "identify 52,200 and 51,800, a commit 88,300 and 87,100."
 )
 _OBJECTS = (
-    "The payload is 1.6 MB, but what is returned, 100,000 arrays and names in a dict, takes 40 MB: objects, 400 "
-    "bytes for each tensor. What a peak has above that are the header, its columns and the places in memory, which are "
-    "freed at the end: 9 MB in BinTensors, 13 in safetensors, 28 in zTensor."
+    "The payload is 1.6 MB, but what is returned, 100,000 arrays and names in a dict, takes 28 MB: objects, 280 "
+    "bytes for each tensor. Since the index is let go of before there are all arrays, the peak of BinTensors is hardly "
+    "above that, 29 MB; that of zTensor, whose header and columns are larger, is 42."
 )
 _CHAIN = (
     "A checkpoint and the changes of ten successors are read, put together and compared with their BLAKE3. Of the "
@@ -193,7 +193,7 @@ REASONS: dict[tuple[str, str], str] = {
     ("W3 zTensor 0.1 save", "safetensors"): _ASKING,
     ("W2 open", "bintensors"): (
         "Most of their {theirs} ms is work for each tensor; nearly half of our {ours} ms is not: a file of one tensor "
-        "takes 174,000 of the 661,000 instructions (see Instructions), all in Python around the system calls. Tried: "
+        "takes 167,000 of the 572,000 instructions (see Instructions), all in Python around the system calls. Tried: "
         "columns that are not zeroed before they are filled, 9 % fewer instructions; the kernel at -O3, 7 % more."
     ),
     ("W2 zTensor 2 open", "ztensor"): (
