@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +12,9 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+import tensorglot as tg
 from tensorglot.errors import FormatError, InputError
-from tensorglot.io.local import BufferSource
 from tensorglot.kernels.crc32c_rows import is_fast
-from tensorglot.operations import _digests
-from tensorglot.operations._digests import READ_NBYTES
 from tensorglot.wire.checksums import ALGORITHMS, Checksum, digest_each, digest_rows, hasher, numbers, parse
 
 KNOWN = [
@@ -94,18 +94,23 @@ def test_rows_of_a_buffer_have_the_digests_of_their_bytes(algorithm: str, nbytes
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_rows_of_a_source_have_the_digests_of_their_bytes(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_file_have_the_digests_of_their_bytes(
+    threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that other threads read ahead for, large ones, and small ones that are close together or far apart."""
-    monkeypatch.setattr(_digests, "default_threads", lambda: threads)
-    data = np.random.default_rng(1).bytes(26 * READ_NBYTES)
-    spans = [(21 * READ_NBYTES, 5), (3, 20 * READ_NBYTES), (0, 0), (21 * READ_NBYTES + 7, READ_NBYTES), (1, 2)]
-    spans += [(22 * READ_NBYTES + i, READ_NBYTES + i) for i in range(1, 3)]
-    begins, sizes = np.array(spans).T
-    done: list[int] = []
-    found = _digests.digest_rows(BufferSource(data), begins, begins + sizes, "sha256", done.append)
-    expected = [hashlib.sha256(data[begin : begin + size]).digest() for begin, size in spans]
-    assert [digest.tobytes() for digest in found] == expected
-    assert sum(done) == sizes.sum()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(threads))
+    sizes = [(20 << 20) + 3, 0, 5, 1 << 20, (1 << 20) - 1, 7, (1 << 20) + 1, (1 << 20) + 2, 1]
+    rng, path = np.random.default_rng(1), tmp_path / "x.safetensors"
+    arrays = {f"t{i}": rng.integers(0, 256, size, np.uint8) for i, size in enumerate(sizes)}
+    tg.save(path, arrays, durable=False)
+    done: list[tuple[int, int]] = []
+    assert tg.verify(path, sums="write").ok
+    assert tg.verify(path, progress=lambda *now: done.append(now)).checksums >= len(sizes)
+    _, *lines, _ = Path(f"{path}.sums").read_text().splitlines()
+    assert sorted(lines) == sorted(
+        f'xxh3:{xxhash.xxh3_64_hexdigest(array.tobytes())} "{name}"' for name, array in arrays.items()
+    )
+    assert done[-1] == (sum(sizes), sum(sizes))
 
 
 @pytest.mark.skipif(not is_fast(), reason="without the kernel, rows are slices, which cannot lie outside")

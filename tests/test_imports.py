@@ -21,14 +21,16 @@ from terminals import environment
 NEVER = {
     "argparse", "configparser", "difflib", "email", "http.client", "importlib.metadata", "inspect", "logging.handlers",
     "multiprocessing", "numpy.ma", "random", "socket", "ssl", "subprocess", "tempfile", "urllib.request", "uuid",
-    "tensorglot.operations._mistaken", "tensorglot.operations._open_several", "xml.sax", "zoneinfo",
+    *(f"tensorglot.operations.{module}" for module in ("_mistaken", "_open_several")), "xml.sax", "zoneinfo",
 }  # fmt: skip
 """No verb on local files imports these."""
 NOT_FOR_ARRAYS = {"hashlib", "tensorglot.containers.gguf", "tensorglot.dynd", "tensorglot.model.types.algebra"}
 """Nor these, to read or to save arrays, in a format that stores nothing else and has no checksums."""
 NOT_TO_LOAD = {"ipaddress", "ml_dtypes", "pathlib", "urllib.parse", "xxhash"}
 """Nor these, to read arrays of NumPy's own types in such a format; they would take a seventh of the time of NumPy."""
-NOT_FOR_ONE_FILE = {"tensorglot.model.deferred", "tensorglot.operations._patterns", "tensorglot.operations._shards"}
+NOT_FOR_ONE_FILE = {
+    "tensorglot.model.deferred", *(f"tensorglot.operations.{module}" for module in ("_patterns", "_shards"))
+}  # fmt: skip
 """Nor these, to read or to save a file as it is."""
 UNTIL_THREADS = {"concurrent.futures", "logging"}
 """Nor these, before it needs threads."""

@@ -118,10 +118,11 @@ def _convert(type: Type, given: NDArray[Any], kinds: str, to: np.dtype[Any]) -> 
 
 
 def _integers(type: Scalar, given: NDArray[Any], base: np.dtype[Any]) -> NDArray[Any]:
-    if given.dtype.kind not in "biu":
-        for item in given.tolist():
-            if not (isinstance(item, bool | np.bool_) or is_integer(item)):
-                raise refuse(type, item)
+    if given.dtype.kind not in "biuO":
+        raise refuse(type, given[0])
+    for item in given.tolist() if given.dtype.kind == "O" else ():
+        if not (isinstance(item, bool | np.bool_) or is_integer(item)):
+            raise refuse(type, item)
     _check_range(type, int(given.min()))
     _check_range(type, int(given.max()))
     return given.astype(base)
