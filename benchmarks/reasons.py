@@ -163,8 +163,8 @@ REASONS: dict[tuple[str, str], str] = {
     ("torch load and load_state_dict", "safetensors"): (
         "It maps the file, and `load_state_dict` copies out of the mapping, {theirs} ms in all. We read into memory of "
         "our own first, because a mapped file that is truncated kills the process: {more} ms more. The copy of "
-        '`load_state_dict` alone ("bare") takes two thirds of their time: a loader that takes no time at all would be '
-        "about 1.5 times as fast. `out=` and `load_model` read straight into the module."
+        '`load_state_dict` alone ("bare") takes most of their time, and to read the bytes takes nearly as long: the '
+        "goal is out of reach of whoever reads first. `out=` and `load_model` read straight into the module."
     ),
     ("torch load, out=", "safetensors"): (
         "Both copy every byte once: we out of the page cache into the tensors, it out of its mapping. How fast the OS "
